@@ -13,7 +13,7 @@ import orjson
 
 from benchmarks.preemption_rules import node_name
 from benchmarks.saving_sim import NODE_GPUS, Choice, Cluster, Job, Running, Watcher
-from extender.act.save_history import SaveHistory
+from extender.act.saving import SaveHistory
 from extender.preemption.gang_plan import GangSearch
 from extender.queue.eviction_plan import EvictionPlan, EvictionPlanner
 from extender.queue.placement import JointPlacement

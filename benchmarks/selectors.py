@@ -16,7 +16,7 @@ import tracemalloc
 from collections.abc import Callable
 
 from extender.objects.cel import DeviceProperties, Selector, judge
-from extender.objects.records import ResourceSliceRecord, resource_slice
+from extender.objects.devices import ResourceSliceRecord, resource_slice
 from extender.sim import claims as dra
 from extender.sim.machines import machine
 from tests.selector_cases import REAL

@@ -48,7 +48,7 @@ STAGES = (
     ("the pod as a request", ("pod_request", "extender/request.py", "cluster/pods", "placement.py", "cluster/amounts")),
     ("claims of other pods", ("reservations/", "extender/holds.py")),
     ("rules", ("/rules/",)),
-    ("scorers", ("/scorers", "policy/fragmentation", "cluster/demand", "extender/mix.py")),
+    ("scorers", ("/scorers", "cluster/demand", "extender/mix.py")),
     ("combining rules and scores", ("policy/", "extender/policy.py", "extender/contracts.py")),
     ("decision record", ("decisions.py",)),
     ("the verb: choice, answer to bytes", ("extender/decide", "extender/decide.py", "ext_core")),

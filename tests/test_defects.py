@@ -13,8 +13,8 @@ from extender.cluster.cluster import Cluster
 from extender.cluster.listener import Listener
 from extender.kube.lists import WATCHED_KINDS
 from extender.objects import gangs
+from extender.objects.decode import Invalid, ObjectFaults
 from extender.objects.records import PodRecord
-from extender.objects.tolerant import Invalid, ObjectFaults
 from extender.settings import Settings
 from tests.kube.api_server import Request, Script, Writer, client_of, listed, watched
 from tests.waiting import eventually, run_bounded

@@ -15,7 +15,7 @@ import pytest
 from extender import settings
 from extender.cli import main
 from extender.decide.evicted import OTHERS
-from extender.reservations.release import CAUSES
+from extender.reservations.reservations import CAUSES
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "preemption.md"

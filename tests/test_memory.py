@@ -14,7 +14,7 @@ import pytest
 from ext_core.links import LinkShapes
 from extender.cluster import demand, node_health
 from extender.cluster.demand import MachineModels
-from extender.decide.filter import UnknownNodes
+from extender.decide.verbs import UnknownNodes
 from extender.objects.parts import Shared
 from extender.policy import policy
 from extender.policy.policy import Policy

@@ -12,7 +12,7 @@ from extender.cluster.ledger import Drift
 from extender.cluster.pod_failures import What
 from extender.kube.pod_writes import EvictionOutcome
 from extender.metrics import BUCKETS, Metrics
-from extender.reservations.release import CAUSES
+from extender.reservations.reservations import CAUSES
 from tests.pages.reference import LABEL_VALUES
 from tests.world import World
 

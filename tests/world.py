@@ -30,7 +30,7 @@ from extender.objects import decode, records
 from extender.objects.records import Event
 from extender.server import acting, deciding, wiring
 from extender.server.calls import Binder
-from extender.server.gate import Asks
+from extender.server.gate import Reviews
 from extender.settings import Settings
 from extender.times import Clock
 from extender.topologies import Topology
@@ -183,7 +183,7 @@ class World:
         binder: Binder | None = None,
         events: EventRecorder | None = None,
         cluster: Cluster | None = None,
-        reviews: Asks | None = None,
+        reviews: Reviews | None = None,
     ) -> None:
         self.now, self.wall = 1000.0, WALL
         self.settings = settings or Settings()

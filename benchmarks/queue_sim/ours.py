@@ -28,8 +28,8 @@ from extender.objects import decode
 from extender.objects.queueing import DOMAIN, DURATION, GATE, QUEUE
 from extender.objects.records import Event, NodeRecord, PodRecord
 from extender.queue.placement import JointPlacement
+from extender.queue.places import GangStart
 from extender.queue.plan import Planner
-from extender.queue.starts import GangStart
 from extender.settings import Settings
 from extender.sim.machines import GPU, SimNode, SimPod, machine
 

@@ -23,7 +23,7 @@ from extender.kube.client import ApiError, NoAnswer
 from extender.kube.own_objects import Lease
 from extender.log import get_log
 from extender.metrics import Degraded
-from extender.objects.tolerant import Invalid, ObjectFaults
+from extender.objects.decode import Invalid, ObjectFaults
 
 
 class Controller:

@@ -52,9 +52,9 @@ from extender.log import get_log
 from extender.metrics import Metrics
 from extender.objects.nodes import DRAIN
 from extender.objects.records import PodRecord
-from extender.preemption.candidates import ends
 from extender.preemption.certificate import how_many
 from extender.preemption.draining import Drain, drain_of
+from extender.preemption.search import ends
 from extender.queue.report import first_names
 from extender.reservations.reservations import Reservation
 from extender.times import Backoff, Backoffs, Clock
@@ -363,7 +363,7 @@ class OwnEvictions(Controller):
 
     def _stands(self, plan: Reservation) -> bool:
         """Whether the preemptor still needs the plan. One that is not known may be new, or gone: a plan that another
-        instance has stored may outlast it by SLACK_SECONDS (release.py)."""
+        instance has stored may outlast it by SLACK_SECONDS (reservations.py)."""
         pod = self._verbs.cluster.pods.get(plan.uid)
         return pod is not None and pod.waits and self._verbs.reservations.of(plan.uid, self._clock()) is plan
 

@@ -29,10 +29,11 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, 
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from math import inf
-from typing import Final, Literal, NamedTuple, Protocol
+from typing import Final, Literal, NamedTuple
 
 import msgspec
 
+from extender.act.advance_store import AdvanceStore
 from extender.act.saving import ASKING_SECONDS, Need, SaveRequests
 from extender.ask.judge import Judge
 from extender.cluster.cluster import Cluster, ClusterView
@@ -43,24 +44,10 @@ from extender.objects.queueing import opened
 from extender.objects.records import PodRecord
 from extender.policy.contracts import PodRequest
 from extender.policy.pod_request import owner_key
-from extender.preemption.candidates import Preemptor
 from extender.preemption.certificate import how_many
-from extender.reservations.advance import (
-    ANY_POD,
-    CLOCK_SECONDS,
-    MOVE,
-    Eligibility,
-    Held,
-    MovedPod,
-    PlannedMove,
-    move_of,
-    owner_of,
-    place_name,
-    places_of,
-    present,
-    seat,
-    turn_of,
-)
+from extender.preemption.search import Preemptor
+from extender.reservations import advance
+from extender.reservations.advance import Eligibility, Held, MovedPod, PlannedMove
 from extender.reservations.claims import Claims, Counted, uniform
 from extender.reservations.seats import Seat
 from extender.times import Backoff, Backoffs, Clock, rfc3339
@@ -79,16 +66,6 @@ REFUSED_SECONDS: Final = 60.0
 """For as long an eviction is tried that is not allowed, until other moves are planned."""
 ROUND: Final = Backoff(5.0, 5.0)  # between two rounds of one move: what a budget rejects now it may soon allow
 LOWEST: Final = -(2**31)
-
-
-class Keeper(Protocol):
-    """Keeps what is held where all instances read it."""
-
-    async def hold(self, held: Sequence[Held]) -> str:
-        """Hold these, in place of those of the same names. "" once it is written, else why it is not."""
-
-    async def drop(self, names: Collection[str]) -> str:
-        """Hold those of these names no longer. "" as of `hold`."""
 
 
 class MovesState(NamedTuple):
@@ -169,7 +146,7 @@ class _Step:
 
     @property
     def key(self) -> str:
-        return place_name(self.name, self.number, self.move)
+        return advance.place_name(self.name, self.number, self.move)
 
     @property
     def by(self) -> str:
@@ -206,7 +183,7 @@ class Moves:
     """Carries out moves on one cluster, where this instance may act. `spread`: as of `lead_seconds`."""
 
     judge: Judge
-    keeper: Keeper
+    store: AdvanceStore
     evictions: PodEvictions
     saves: SaveRequests
     evicted: EvictedPods
@@ -228,8 +205,8 @@ class Moves:
     async def sweep(self, names: Collection[str]) -> None:
         """Withdraw requests to save that no move has any more, and forget all but these reservations. Once, before the
         turns of all of them."""
-        self._needs = {key: need for key, need in self._needs.items() if turn_of(key)[0] in names}
-        self._since = {key: at for key, at in self._since.items() if turn_of(key[1])[0] in names}
+        self._needs = {key: need for key, need in self._needs.items() if advance.turn_of(key)[0] in names}
+        self._since = {key: at for key, at in self._since.items() if advance.turn_of(key[1])[0] in names}
         self._lost = {name: lost for name, lost in self._lost.items() if name in names}
         self._replaced = False
         await self.saves.sweep(self._needs.values())
@@ -239,20 +216,20 @@ class Moves:
     ) -> MovesState:
         """Take the next step of the moves for a reservation. `since`, `until`: its times, seconds since 1970;
         `may_act`: asked before each request, since one may wait long for the API server."""
-        held = [place for place in self._claims.advance if place.name.startswith(f"{name}{MOVE}")]
+        held = [place for place in self._claims.advance if place.name.startswith(f"{name}{advance.MOVE}")]
         steps = self._steps(name, moves if self.enabled else (), held)
         done = len(moves) - len(steps)
-        self._needs = {key: need for key, need in self._needs.items() if turn_of(key)[0] != name}
+        self._needs = {key: need for key, need in self._needs.items() if advance.turn_of(key)[0] != name}
         for step in steps:  # what was asked stays asked, by whatever process
             begins = max((place.since for place in step.places), default=inf)
             if begins <= self.clock.wall() and any(map(self.saves.has_asked, step.remaining)):
                 self._needs[step.key] = self._need(step)
         if over := self._over(held, steps):
-            why = await self.keeper.drop(over)
+            why = await self.store.drop(over)
             return MovesState("moving", why or "places are given up", done)
         if may_act() and not self._replaced and (other := self._other_place(held)) is not None:
             self._replaced = True
-            return MovesState("moving", await self.keeper.hold([other]) or "another next place is held", done)
+            return MovesState("moving", await self.store.hold([other]) or "another next place is held", done)
         if not steps:
             return MovesState("done", done=done) if self.enabled else MovesState("waits", "evictions.enabled is false")
         if not may_act():
@@ -263,7 +240,7 @@ class Moves:
         lost = {step.key: LOST for step in steps if step.is_lost(self._cluster)}
         begins, ends = since - lead_seconds(self._cluster, moves, self.spread), until + NOT_USED_SECONDS
         if not lost and (new := [*self._unheld(steps, begins, ends), *_longer(held, ends)]):
-            return MovesState("moving", await self.keeper.hold(new) or "the next places are held", done)
+            return MovesState("moving", await self.store.hold(new) or "the next places are held", done)
         begins = max((place.since for step in steps for place in step.places), default=0.0)
         if self.clock.wall() < begins and not lost:
             return MovesState("waits", f"the moves begin at {rfc3339(begins)}", done)
@@ -283,11 +260,11 @@ class Moves:
         return MovesState("lost", await self._give_up(undone) or why, done)
 
     async def _give_up(self, steps: Iterable[_Step]) -> str:
-        """Hold the places of these moves no longer. As `Keeper.drop`."""
+        """Hold the places of these moves no longer. As `AdvanceStore.drop`."""
         places = {place.name: step.key for step in steps for place in step.places}
         keys = frozenset(places.values())
         self._since = {key: at for key, at in self._since.items() if key[1] not in keys}
-        return await self.keeper.drop(places)
+        return await self.store.drop(places)
 
     @property
     def _cluster(self) -> Cluster:
@@ -301,10 +278,10 @@ class Moves:
         """The moves that are not over, in order."""
         places: dict[str, list[Held]] = {}
         for place in held:
-            places.setdefault(move_of(place.name), []).append(place)
+            places.setdefault(advance.move_of(place.name), []).append(place)
         steps = [
-            _Step(name, number, move, places.get(place_name(name, number, move), []), _there(self._cluster, move.pods))
-            for number, move in enumerate(moves)
+            _Step(name, at, move, places.get(advance.place_name(name, at, move), []), _there(self._cluster, move.pods))
+            for at, move in enumerate(moves)
         ]
         return [step for step in steps if step.pods or step.begun]
 
@@ -333,7 +310,7 @@ class Moves:
         of, now = {step.key: step for step in steps}, self.clock.monotonic()
         over: list[str] = []
         for place in held:
-            step = of.get(move_of(place.name))
+            step = of.get(advance.move_of(place.name))
             if not place.owner:
                 over += [place.name] if step is None or step.begun else []
             elif step is None or not step.pods:
@@ -379,7 +356,7 @@ class Moves:
             pod
             for pod in self._pods_for(place)
             if (pod.node or self._claims.seats.of(pod.uid) is not None) and not pod.terminating and not pod.finished
-            and (pod.created or 0.0) >= place.since - CLOCK_SECONDS
+            and (pod.created or 0.0) >= place.since - advance.CLOCK_SECONDS
         ]  # fmt: skip
 
     def _pods_for(self, place: Held) -> Iterator[PodRecord]:
@@ -391,7 +368,7 @@ class Moves:
         """The node with the fewest free GPUs on which the pod fits beside all that is held; "": it fits on none."""
         cluster, asked = self._cluster, self._asked(pod)
         rows = self.judge.rows(cluster.gpus.schedulable)
-        with self._counted(asked.request, ANY_POD):
+        with self._counted(asked.request, advance.ANY_POD):
             codes, _ = self.judge.codes(asked, rows)
             free = cluster.tables.nodes.free_of
             fits = sorted((sum(free(row)[FIRST_GPU:]), row) for row, code in zip(rows, codes, strict=True) if not code)
@@ -415,7 +392,7 @@ class Moves:
                 for pod in step.pods:
                     by_owner.setdefault(owner_key(pod), []).append(pod)
                 for owner, pods in by_owner.items():
-                    place = place_name(step.name, step.number, step.move, owner)
+                    place = advance.place_name(step.name, step.number, step.move, owner)
                     seats = tuple(self._seat(place, at, pod, to[pod.uid]) for at, pod in enumerate(pods))
                     yield Held(place, seats, begins, ends)
 
@@ -426,7 +403,7 @@ class Moves:
         if request.gpus and request.by_position and not uniform(self._cluster, row, request):
             free = self._cluster.tables.nodes.free_of(row)[request.resource]
             amounts[request.resource] = max(amounts[request.resource], free)
-        return seat(place, number, node, tuple(amounts), self.clock.monotonic())
+        return advance.seat(place, number, node, tuple(amounts), self.clock.monotonic())
 
     async def _goes_on(self, step: _Step, may_act: Callable[[], bool], *, first: bool) -> str:
         """Take the next step of one move; what it waits for. `first`: no earlier one may make it room. Raises _Lost."""
@@ -462,10 +439,10 @@ class Moves:
         comes = [
             place._replace(owner=owner, before=_before(self._cluster, owner, nodes), since=wall)
             for place in step.places
-            if (owner := owner_of(place.name)) in owners
+            if (owner := advance.owner_of(place.name)) in owners
         ]
         self._since["begun", step.key] = -inf  # by this process
-        return await self.keeper.hold(comes) or "its pods are evicted"
+        return await self.store.hold(comes) or "its pods are evicted"
 
     def _need(self, step: _Step) -> Need:
         """For its pods that save their work when asked, from the first call on."""
@@ -488,7 +465,7 @@ class Moves:
         rows = {node: cluster.row(node) for node in nodes}
         if any(why_closed(cluster, node) for node in nodes):
             return False
-        beside = places_of(step.key, nodes)
+        beside = advance.places_of(step.key, nodes)
         to = {pod.uid: pod.to for pod in step.move.pods}
         for pod in step.pods:
             asked = self._asked(pod)
@@ -530,7 +507,7 @@ class Moves:
 
     def _is_used(self, place: Held) -> bool:
         """Whether as many pods run on the place as it is for."""
-        return sum(pod.phase == "Running" for pod in present(place, self._cluster)) >= len(place.seats)
+        return sum(pod.phase == "Running" for pod in advance.present(place, self._cluster)) >= len(place.seats)
 
 
 def _longer(held: Iterable[Held], ends: float) -> Iterator[Held]:

@@ -37,7 +37,7 @@ PAUSE_SECONDS: Final = 5.0
 STAND_SECONDS: Final = 30.0
 """For which a withdrawal that was not written is tried again."""
 log = get_log()
-Nominate = Callable[[str, str, str, str, Mapping[str, str | None]], Awaitable[Patched]]
+Nominate = Callable[[PodRecord, str, Mapping[str, str | None], str], Awaitable[Patched]]
 
 
 class ParkedPods(Controller):
@@ -131,7 +131,7 @@ class ParkedPods(Controller):
 
     async def _is_woken(self, pod: PodRecord, node: str) -> bool:
         """Nominate the pod, and withdraw that. False where the pod has changed meanwhile."""
-        patched = await self._nominate(pod.namespace, pod.name, pod.resource_version, node, NO_ANNOTATIONS)
+        patched = await self._nominate(pod, node, NO_ANNOTATIONS, pod.resource_version)
         if patched.outcome == "refused":
             if not self._refused:
                 self._refused = True
@@ -160,6 +160,6 @@ class ParkedPods(Controller):
                 await self._withdrawn(pod, pod.resource_version)
 
     async def _withdrawn(self, pod: PodRecord, version: str) -> None:
-        patched = await self._nominate(pod.namespace, pod.name, version, "", NO_ANNOTATIONS)
+        patched = await self._nominate(pod, "", NO_ANNOTATIONS, version)
         if patched.outcome in ("written", "gone"):
             self._nominated.pop(pod.uid, None)

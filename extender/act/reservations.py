@@ -42,10 +42,10 @@ from extender.kube.client import ApiError, NoAnswer
 from extender.kube.own_objects import ConfigMap, VersionConflict
 from extender.log import get_log
 from extender.metrics import Metrics
-from extender.objects.records import MOST_GRACE, PodRecord
+from extender.objects.pods import MOST_GRACE
+from extender.objects.records import PodRecord
 from extender.objects.stored_texts import Damaged, Newer, decoded
-from extender.reservations.release import CAUSES
-from extender.reservations.reservations import Reservation
+from extender.reservations.reservations import CAUSES, Reservation
 from extender.times import Backoff, Clock, Epoch
 
 LOOK_SECONDS = 1.0  # between two looks at what is over

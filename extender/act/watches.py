@@ -15,8 +15,8 @@ from extender.kube.lists import WATCHED_KINDS, WatchedKind
 from extender.kube.reflector import Reflector
 from extender.kube.watching import State, WatchPace, WatchTiming
 from extender.log import get_log
+from extender.objects.decode import LONGEST_NAME, Invalid, ObjectFaults
 from extender.objects.records import Event, PodRecord
-from extender.objects.tolerant import LONGEST_NAME, Invalid, ObjectFaults
 from extender.times import Clock, Rests
 
 VITAL = ("Pod", "Node")

@@ -22,10 +22,10 @@ from extender.cluster.gpus import MOST_GPUS
 from extender.cluster.nodes import model_of
 from extender.objects.records import PodRecord
 from extender.policy.contracts import PodRequest
-from extender.policy.fragmentation import FULLNESS
 from extender.policy.roles import PodRole, judged, kernel_roles
-from extender.preemption.candidates import Preemptor
+from extender.policy.scorers import FULLNESS
 from extender.preemption.certificate import MINIMUM_UNKNOWN
+from extender.preemption.search import Preemptor
 from extender.queue.levels import Layout, PlacementLevel, inside
 from extender.queue.levels import nodes as each_node
 from extender.queue.report import QueueReport, Why

@@ -16,8 +16,7 @@ from extender.decide.evicted import EvictedPod
 from extender.objects.records import PodRecord
 from extender.objects.save_request import requested
 from extender.preemption import certificate
-from extender.preemption.candidates import Preemptor
-from extender.preemption.search import price_alone
+from extender.preemption.search import Preemptor, price_alone
 from extender.times import deadline
 
 

@@ -44,9 +44,8 @@ from extender.objects.gangs import Ref
 from extender.objects.queueing import GATE, PINNED, opened
 from extender.objects.records import PodRecord
 from extender.preemption import certificate
-from extender.preemption.candidates import Preemptor
 from extender.preemption.draining import leaves
-from extender.preemption.search import SearchResult
+from extender.preemption.search import Preemptor, SearchResult
 from extender.queue.gang import together
 from extender.queue.report import QueueLeader, QueueReport, Why, first_names, not_the_leader
 from extender.reservations.seats import Seat

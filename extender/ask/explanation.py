@@ -22,7 +22,7 @@ from extender.decide.decisions import Decision
 from extender.objects.records import PodRecord
 from extender.policy.contracts import PodRequest
 from extender.policy.reasons import NICS_HELD, REASONS, TOO_FEW_GPUS
-from extender.preemption.candidates import Preemptor
+from extender.preemption.search import Preemptor
 from extender.queue.report import Why
 
 BETTER: Final = {

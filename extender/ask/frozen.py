@@ -20,10 +20,10 @@ from ext_core import prune
 from extender.ask.text import short
 from extender.ask.whatif.question import Document
 from extender.errors import BadCluster
-from extender.objects import decode, gangs, records, tolerant, yaml_documents
+from extender.objects import decode, gangs, records, yaml_documents
+from extender.objects.decode import Invalid
 from extender.objects.limits import SYSTEM_CLASSES
 from extender.objects.records import Event
-from extender.objects.tolerant import Invalid
 
 MOST_LISTS: Final = 8
 """Levels of Lists in Lists."""
@@ -62,7 +62,7 @@ def documents(raw: bytes, source: str, repeated: list[str] | None = None) -> lis
 def parse(
     raw: bytes, gpus: frozenset[str], source: str = "cluster", invalid: list[Invalid] | None = None
 ) -> list[Event]:
-    """Every object of the file that we know, as events. An object is read as far as it can be (`tolerant.py`), and else
+    """Every object of the file that we know, as events. An object is read as far as it can be (`decode.py`), and else
     left out: what is wrong goes to `invalid`. Where an object that only states how many pods of a group must run cannot
     be read, that number is unknown. BadCluster: it is malformed, or nothing in it can be read; it names the first
     object that is wrong.
@@ -101,9 +101,9 @@ def _too_deep(raw: bytes) -> Iterator[Invalid]:
         spans = []
     for start, end in spans:
         document = raw[start:end]
-        shallow = prune.prune(document, tolerant.DEEPEST)
+        shallow = prune.prune(document, decode.DEEPEST)
         if shallow != document:
-            yield tolerant.invalid(shallow, "nested too deep; what is deeper is left out")
+            yield decode.invalid(shallow, "nested too deep; what is deeper is left out")
 
 
 def _named(
@@ -118,10 +118,10 @@ def _named(
     except records.RecordError as error:
         if not _of(item):
             raise
-        reading = tolerant.read(kind, item, gpus, str(error))
+        reading = decode.read(kind, item, gpus, str(error))
         record = reading.record
         message = reading.message if record is not None else f"{short(str(error), MOST_MESSAGE)}: left out"
-        invalid.append(Invalid(kind, tolerant.name_of(reading.identity), message))
+        invalid.append(Invalid(kind, decode.name_of(reading.identity), message))
     if isinstance(record, records.PodRecord) and not record.uid:
         return msgspec.structs.replace(record, uid=f"{record.namespace}/{record.name}")
     return record
@@ -244,7 +244,7 @@ def _deep(raw: bytes, invalid: list[Invalid]) -> list[Any] | None:
     """One JSON document that is nested too deep for a decoder, without what is deeper; None for anything else."""
     try:
         # A List and its items are two levels.
-        shallow = [orjson.loads(prune.prune(raw, tolerant.DEEPEST + 2))]
+        shallow = [orjson.loads(prune.prune(raw, decode.DEEPEST + 2))]
     except ValueError:
         return None
     invalid += _too_deep(raw)

@@ -16,9 +16,8 @@ from extender.decide.decisions import Decision, Judged
 from extender.decide.hold_back import HoldBack, put_last
 from extender.decide.verbs import Verbs
 from extender.policy.policy import Policy
-from extender.preemption.candidates import Preemptor
 from extender.preemption.preemption import Leave, Outbid
-from extender.preemption.search import OTHER, VictimSearch, amounts_short, others_short
+from extender.preemption.search import OTHER, Preemptor, VictimSearch, amounts_short, others_short
 from extender.reservations.claims import NONE, Claims
 
 NO_ROWS: Final[frozenset[int]] = frozenset()

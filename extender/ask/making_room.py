@@ -38,11 +38,10 @@ from extender.objects.records import Event, PodRecord
 from extender.objects.save_request import time_text
 from extender.policy.pod_request import owner_key
 from extender.policy.roles import NODE, LabelClasses, Unplaceable, admitted, repelled
-from extender.preemption.candidates import Preemptor
 from extender.preemption.cost_inputs import CostCeiling, ceiling_of
 from extender.preemption.draining import stays
 from extender.preemption.moves import MOST_STEPS, NEVER, Movable, MovablePod, Move, MoveSearch, MoveSearchResult, Shape
-from extender.preemption.search import loss
+from extender.preemption.search import Preemptor, loss
 from extender.queue.gang import formed
 from extender.queue.gang_runs import stated
 from extender.queue.levels import domain_of_node, keys_of

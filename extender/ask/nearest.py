@@ -12,8 +12,7 @@ from extender.ask.nodes import TOO_FEW, JudgedNodes
 from extender.ask.text import LINKED, is_bytes
 from extender.ask.ways.request import changed, with_gpus
 from extender.policy.rules import Links
-from extender.preemption.candidates import Preemptor
-from extender.preemption.search import OTHER, others_short
+from extender.preemption.search import OTHER, Preemptor, others_short
 
 LINKS: Final = frozenset(reason.code for reason in Links.reasons)
 MOST_SIZES: Final = 32

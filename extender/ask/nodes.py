@@ -14,7 +14,7 @@ from extender.policy import reasons, roles
 from extender.policy.contracts import Class
 from extender.policy.reasons import REASONS
 from extender.policy.rules import Count, Failing, Hazard, Links, Nics, ResourceOffered
-from extender.preemption.candidates import Preemptor
+from extender.preemption.search import Preemptor
 
 MOST_NAMED: Final = 24
 """Nodes that are named for each reason, the first by name."""

@@ -23,8 +23,8 @@ from extender.objects.advance import WantedRoom
 from extender.objects.queueing import GATE
 from extender.objects.records import Event
 from extender.queue.backfill import HeadReservation
+from extender.queue.places import GangStart
 from extender.queue.report import QueueReport
-from extender.queue.starts import GangStart
 from extender.settings import Settings
 
 

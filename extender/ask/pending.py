@@ -21,7 +21,7 @@ from extender.objects.records import PodRecord
 from extender.policy.pod_request import wants_of
 from extender.policy.reasons import REASONS, TOO_FEW_GPUS
 from extender.policy.roles import Unplaceable, admitted
-from extender.preemption.candidates import Preemptor
+from extender.preemption.search import Preemptor
 from extender.queue import report
 from extender.queue.report import QueueReport, Why
 from extender.reservations.reservations import Reservation

@@ -22,16 +22,15 @@ from extender.errors import BadInput
 from extender.objects.queueing import QUEUEING, is_queued, opened
 from extender.objects.records import PodRecord
 from extender.policy.contracts import PodRequest
-from extender.preemption.candidates import Preemptor
 from extender.preemption.gang_plan import GangSearch, GangSearchResult
+from extender.preemption.search import Preemptor
 from extender.queue.backfill import why_incomplete
 from extender.queue.eviction_plan import EvictionPlanner, unsearched
 from extender.queue.gang import SINGLE, WaitingGang, seated_absent, together, waits
 from extender.queue.placement import GpuAllowance, JointPlacement, NoPlace, Placed
-from extender.queue.places import NO_ROWS, Places
+from extender.queue.places import NO_ROWS, GangStart, Places
 from extender.queue.plan import Planner, QueueHead
 from extender.queue.report import QueueReport, Waiting, first_names
-from extender.queue.starts import GangStart
 from extender.queue.usage import Models, OverQuota, QueueHoldings
 from extender.reservations.claims import Claims
 from extender.reservations.seats import Seat, is_absent

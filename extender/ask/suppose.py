@@ -27,7 +27,8 @@ from extender.cluster.statements import PLAN, planned_text
 from extender.cluster.tables import FIRST_GPU, MOST_AMOUNT
 from extender.decide.verbs import Verbs
 from extender.errors import BadInput, ExtenderError, NotFound
-from extender.objects.records import Event, NodeRecord, Place, PodRecord, ResourceSliceRecord
+from extender.objects.devices import Place, ResourceSliceRecord
+from extender.objects.records import Event, NodeRecord, PodRecord
 from extender.reservations.claims import Claims
 from extender.settings import Settings
 from extender.topologies import annotation, catalogue, load

@@ -28,7 +28,7 @@ from extender.errors import BadCluster, BadInput, ExtenderError
 
 if TYPE_CHECKING:
     from extender.kube.client import ApiServer
-    from extender.objects.tolerant import Invalid
+    from extender.objects.decode import Invalid
     from extender.settings import Settings
 
 EXAMPLES = (
@@ -80,7 +80,7 @@ def run(options: argparse.Namespace) -> int:
     wall = moment(options.now)
     from extender.ask import checks, frozen, offline  # here: --help need not load the core
     from extender.ask.suppose import SupposedCluster
-    from extender.objects import tolerant
+    from extender.objects import decode
 
     invalid: list[Invalid] = []
     complete: frozenset[str] = frozenset()
@@ -107,7 +107,7 @@ def run(options: argparse.Namespace) -> int:
         advice=offline.advice(settings, events, wall),
         complete=complete,
     )
-    unread = tolerant.warnings(invalid)
+    unread = decode.warnings(invalid)
     answered["warnings"] = [*unread, *answered["warnings"]]
     answered["summary"]["warning"] += len(unread)
     show(answered, options.output, _lines)

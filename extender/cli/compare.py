@@ -104,12 +104,12 @@ def _listed(options: argparse.Namespace, settings: Any) -> dict[str, Any]:
     """The same state, made from a list of our own."""
     from extender.cluster import dump
     from extender.cluster.cluster import Cluster
-    from extender.objects import tolerant
+    from extender.objects import decode
 
     cluster = Cluster(settings)
     cluster_events, invalid = events(options, settings)
     cluster.apply(cluster_events, time.monotonic())
-    return dump.state(cluster, tolerant.warnings(invalid))
+    return dump.state(cluster, decode.warnings(invalid))
 
 
 def _differences(cached: Mapping[str, Any], listed: Mapping[str, Any]) -> Iterator[Difference]:

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
     from extender.kube.client import ApiServer
+    from extender.objects.decode import Invalid
     from extender.objects.records import Event
-    from extender.objects.tolerant import Invalid
     from extender.settings import Settings
 
     Read = Callable[[Any, Settings, list[Event], float], dict[str, Any]]
@@ -200,12 +200,12 @@ def answer_of(options: argparse.Namespace, page: str, read: Read, seconds: float
     if of_server(options):
         return ask(options.server, page, seconds)
     from extender.ask import offline  # here: --help need not load the core
-    from extender.objects import tolerant
+    from extender.objects import decode
 
     settings, wall = settings_of(options), moment(getattr(options, "now", None))
     cluster_events, invalid = events(options, settings)
     answer = read(offline, settings, cluster_events, wall)
-    return answer | {"warnings": [*tolerant.warnings(invalid), *answer["warnings"]]}
+    return answer | {"warnings": [*decode.warnings(invalid), *answer["warnings"]]}
 
 
 def of_server(options: argparse.Namespace) -> bool:

@@ -89,12 +89,12 @@ def _frozen(
     from extender.ask import frozen, offline
     from extender.ask.suppose import SupposedCluster
     from extender.ask.whatif import question
-    from extender.objects import tolerant
+    from extender.objects import decode
 
     settings = settings_of(options)
     gpus = frozenset(resource.name for resource in settings.resources)
     items: list[dict[str, Any]] = []
-    invalid: list[tolerant.Invalid] = []
+    invalid: list[decode.Invalid] = []
     if options.cluster is not None:  # read once: it may be a pipe
         raw, source = frozen.load(options.cluster), str(options.cluster)
         cluster_events, items = frozen.parse(raw, gpus, source, invalid), frozen.objects(raw, source)
@@ -103,7 +103,7 @@ def _frozen(
     snapshot = SupposedCluster.of(settings, cluster_events)
     asked = question.read(documents, gpus, named, _changes(options))
     answered = offline.whatif(snapshot, asked, wall, items)
-    answered["warnings"] = [*tolerant.warnings(invalid), *answered["warnings"]]
+    answered["warnings"] = [*decode.warnings(invalid), *answered["warnings"]]
     topologies.update(snapshot.cluster.gpus.topologies)
     return answered
 

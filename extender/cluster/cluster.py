@@ -34,9 +34,10 @@ from extender.cluster.pod_failures import FailureLimits
 from extender.cluster.pods import Pods, touched_nodes
 from extender.cluster.statements import NodeLedger
 from extender.cluster.tables import FIRST_GPU, MOST_COUNT, Amounts, Demand, Tables
+from extender.objects.decode import Invalid
+from extender.objects.devices import DeviceClassRecord
 from extender.objects.progress import saved_ms, start_ms
 from extender.objects.records import (
-    DeviceClassRecord,
     Event,
     GroupRecord,
     NodeRecord,
@@ -46,7 +47,6 @@ from extender.objects.records import (
     QuotaRecord,
     SaveAnswersRecord,
 )
-from extender.objects.tolerant import Invalid
 from extender.settings import Settings
 
 MOST_TOUCHED: Final = 64

@@ -10,10 +10,11 @@ from typing import Final, NamedTuple
 from ext_core.links import LinkShapes
 from extender.cluster import ledger
 from extender.cluster.device_plugins import Division, StatedPlugin, division, hazards
-from extender.cluster.shared_ledger import Changes, KeptLedger
+from extender.cluster.ledger import Changes, UnitLedger
 from extender.cluster.statements import PLAN, Holding, NodeGpus, NodeLedger, indices, mask_of
 from extender.log import Allowance, get_log
-from extender.objects.records import GpuDevice, NodeDevices, NodeRecord, PodRecord
+from extender.objects.nodes import GpuDevice, NodeDevices
+from extender.objects.records import NodeRecord, PodRecord
 from extender.settings import Settings
 from extender.topologies import Topology, resolve, unknown
 from extender.topologies.annotation import is_aligned, near_nics, relay_ignored, relayed
@@ -57,7 +58,7 @@ class GpuStore:
         self.drifts: Counter[ledger.Drift] = Counter()
         self.schedulable: set[str] = set()
         self._devices: dict[str, NodeGpus] = {}
-        self._kept: dict[str, KeptLedger] = {}  # of the nodes that hand out parts of GPUs
+        self._kept: dict[str, UnitLedger] = {}  # of the nodes that hand out parts of GPUs
         self._away: dict[str, float] = {}  # node -> since when its device plugin offers nothing, the earliest first
         self._lost: set[str] = set()  # nodes whose device plugin has offered nothing for longer than AWAY_SECONDS
         self._plugins = {
@@ -226,7 +227,7 @@ class GpuStore:
             return self.read(node, pods, settling), None
         node_ledger = self._kept.pop(node, None)  # not there while it changes: after a defect all is read anew
         if node_ledger is None or node_ledger.devices != devices:
-            node_ledger = KeptLedger(devices, held_counts=self.held_counts)
+            node_ledger = UnitLedger(devices, held_counts=self.held_counts)
         renewed = node_ledger.renew(pods, settling)
         self._kept[node] = node_ledger
         return renewed

@@ -7,8 +7,8 @@ from typing import Protocol
 
 from extender.cluster.pod_failures import RejectionChange
 from extender.log import Allowance, get_log
+from extender.objects.decode import Invalid
 from extender.objects.records import Event, PodRecord
-from extender.objects.tolerant import Invalid
 
 
 class Listener:

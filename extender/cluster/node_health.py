@@ -29,13 +29,11 @@ from extender.cluster import pod_failures
 from extender.cluster.listener import Faults, Listener
 from extender.cluster.nodes import NodeRows
 from extender.cluster.pod_failures import (
-    YOUNG_SECONDS,
     Failure,
     FailureLimits,
     Failures,
     NodeRejections,
     Party,
-    Reject,
     RejectionChange,
     Standing,
     What,
@@ -72,7 +70,7 @@ class NodeHealth:
     each node is rejected."""
 
     limits: FailureLimits = field(default_factory=FailureLimits)
-    reject: Reject = "all"
+    reject: pod_failures.Reject = "all"
     stale: set[str] = field(default_factory=set)
     verdicts: NodeRejections = field(init=False)
     counts: dict[What, int] = field(default_factory=lambda: dict.fromkeys(get_args(What), 0))  # since the start
@@ -123,14 +121,6 @@ class NodeHealth:
         """The nodes that are rejected for all pods now, by name."""
         return self.verdicts.refused()
 
-    def standings(self, namespace: str) -> dict[str, Standing]:
-        """By node: what is held against the namespace's pods alone. As of the latest tick."""
-        return self.verdicts.standings(namespace)
-
-    def tenant_rejections(self) -> int:
-        """Pairs of a namespace and a node that is rejected for its pods alone."""
-        return self.verdicts.tenant_rejections()
-
     def left_lately(self, uid: str) -> bool:
         """Whether the pod, which had GPUs, is gone since a moment."""
         return uid in self._left
@@ -157,7 +147,7 @@ class NodeHealth:
             start = self._starts.pop(pod.uid, None)
             if start is not None and pod.uid not in self._judged and not pod.terminating:
                 self._judged[pod.uid] = (now, None)
-                if now - start.bound <= YOUNG_SECONDS:
+                if now - start.bound <= pod_failures.YOUNG_SECONDS:
                     self._add(pod, now, "died", now)
             return
         self._lives(pod, before, now, wall)
@@ -221,7 +211,7 @@ class NodeHealth:
             self._faded = now
             _trim(self._judged, now - REMEMBERED_SECONDS, MOST_JUDGED)
             _trim(self._blamed, now - REMEMBERED_SECONDS, MOST_BLAMED)
-            _trim(self._left, now - YOUNG_SECONDS, MOST_JUDGED)
+            _trim(self._left, now - pod_failures.YOUNG_SECONDS, MOST_JUDGED)
             self._fading = list(self._failures.nodes())
         for node in self._fading[-FADED_AT_ONCE:]:
             self._failures.fade(node, now)
@@ -247,7 +237,7 @@ class NodeHealth:
                 self._add(pod, now, pod.fault, now)
             elif wall is not None and pod.start is not None:  # listed after it failed: its start is when that was
                 self._add(pod, now - max(0.0, wall - pod.start), pod.fault, now)
-        elif (bound := _bound(pod, before, start, now, wall)) is not None and now - bound <= YOUNG_SECONDS:
+        elif (bound := _bound(pod, before, start, now, wall)) is not None and now - bound <= pod_failures.YOUNG_SECONDS:
             self._add(pod, now, "died", now)
 
     def _add(self, pod: PodRecord, at: float, what: What, now: float) -> None:
@@ -374,7 +364,7 @@ class HealthColumns:
 
     def _write_standings(self, namespace: str) -> None:
         """What counts for one namespace's pods alone: a short list, by row."""
-        self._set_own(namespace, self._health.standings(namespace))
+        self._set_own(namespace, self._health.verdicts.standings(namespace))
 
     def _set_own(self, namespace: str, held: Mapping[str, Standing]) -> None:
         rows = {row: standing for name, standing in held.items() if (row := self._rows.row(name)) >= 0}

@@ -18,8 +18,9 @@ from extender.cluster.gpus import NO_GPUS, GpuStore
 from extender.cluster.numbered import Numbered
 from extender.cluster.statements import MOST
 from extender.cluster.tables import FIRST_GPU, MOST_SUM, Tables
+from extender.objects.devices import DeviceClassRecord, ResourceSliceRecord
 from extender.objects.nodes import DRAIN
-from extender.objects.records import DeviceClassRecord, DraRecord, NodeRecord, ResourceSliceRecord
+from extender.objects.records import DraRecord, NodeRecord
 
 AWAY, SCHEDULABLE = 2, 4  # flags of NodeTable.set_node; from bit 3: a DeviceClass serves the resource of that index
 FLAGGED: Final = 8  # resources that have a flag

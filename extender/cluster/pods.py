@@ -28,6 +28,7 @@ from extender.cluster.numbered import Numbered, Requirements, set_or_drop, take_
 from extender.cluster.statements import HELD, PLAN
 from extender.cluster.tables import Amounts, OtherResources
 from extender.objects import gangs
+from extender.objects.decode import bare
 from extender.objects.progress import SAVES
 from extender.objects.queueing import is_queued
 from extender.objects.records import (
@@ -38,7 +39,6 @@ from extender.objects.records import (
     SaveAnswersRecord,
 )
 from extender.objects.selectors import PodTerm
-from extender.objects.tolerant import bare
 
 MOST_MOVED: Final = 64
 """Pods below an object that follow each change of its owner at once: about 10 us each, on the event loop."""

@@ -15,7 +15,8 @@ from ext_core.places import Places
 from ext_core.slots import Slots
 from ext_core.table import NodeTable, PodTable
 from extender.cluster.statements import MOST
-from extender.objects.records import DeviceClassRecord, NodeRecord, PodRecord
+from extender.objects.devices import DeviceClassRecord
+from extender.objects.records import NodeRecord, PodRecord
 from extender.objects.resources import OF_CLASS
 
 SlotType = tuple[int, int, int, int, int, int, int]

@@ -29,12 +29,11 @@ from extender.objects.records import PodRecord
 from extender.policy import reasons
 from extender.policy.contracts import PodRequest
 from extender.policy.policy import Policy
-from extender.preemption.candidates import CERTAIN, Preemptor
 from extender.preemption.preemption import Leave
+from extender.preemption.search import CERTAIN, Preemptor
 from extender.reservations.assumed import Attempt, Freshness
 from extender.reservations.claims import Claims, uniform
-from extender.reservations.release import Releases
-from extender.reservations.reservations import Reservation
+from extender.reservations.reservations import Releases, Reservation
 from extender.reservations.seats import Seat
 
 RESERVED: Final = reasons.GPUS_RESERVED.code

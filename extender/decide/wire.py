@@ -18,6 +18,7 @@ from ext_core import encode, scan
 from extender.cluster.cluster import ClusterView
 from extender.errors import BadRequest
 from extender.objects import records
+from extender.objects.pods import NOT_PLACED
 from extender.objects.records import PodRecord
 from extender.preemption.preemption import Offered, Offers
 
@@ -118,9 +119,7 @@ def _pod(body: bytes, keys: dict[str, tuple[int, int]], cluster: ClusterView) ->
     try:
         pod = records.pod(body[span[0] : span[1]], cluster.gpu_names)
     except records.RecordError as error:
-        raise BadRequest(
-            f"{error.message}; the pod {records.NOT_PLACED}", path=f"Pod.{error.path}".rstrip(".")
-        ) from error
+        raise BadRequest(f"{error.message}; the pod {NOT_PLACED}", path=f"Pod.{error.path}".rstrip(".")) from error
     if not pod.uid:
         raise BadRequest("the pod has no uid", path="Pod.metadata.uid")
     for key, text in (("uid", pod.uid), ("namespace", pod.namespace), ("name", pod.name)):

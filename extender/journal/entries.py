@@ -34,7 +34,7 @@ from extender.decide.decisions import (
 from extender.decide.decisions import Asked as Asking
 from extender.decide.wire import Args, Binding, PreemptionArgs
 from extender.errors import BadInput
-from extender.objects import records
+from extender.objects import devices, records
 from extender.objects.records import Event, Kind, PodRecord, Record
 from extender.policy import pod_request
 from extender.policy.reasons import REASONS, UNKNOWN_NODE
@@ -51,11 +51,11 @@ _RECORDS: Final[dict[type[Record], Kind]] = {
     records.PdbRecord: "PodDisruptionBudget",
     records.PriorityClassRecord: "PriorityClass",
     records.QuotaRecord: "ResourceQuota",
-    records.DeviceClassRecord: "DeviceClass",
-    records.ResourceSliceRecord: "ResourceSlice",
-    records.ResourceClaimRecord: "ResourceClaim",
-    records.ResourceClaimTemplateRecord: "ResourceClaimTemplate",
-    records.DeviceTaintRuleRecord: "DeviceTaintRule",
+    devices.DeviceClassRecord: "DeviceClass",
+    devices.ResourceSliceRecord: "ResourceSlice",
+    devices.ResourceClaimRecord: "ResourceClaim",
+    devices.ResourceClaimTemplateRecord: "ResourceClaimTemplate",
+    devices.DeviceTaintRuleRecord: "DeviceTaintRule",
     records.GroupRecord: "Group",
     records.SaveAnswersRecord: "SaveAnswers",
 }

@@ -38,9 +38,7 @@ from extender.journal.entries import (
 from extender.journal.files import Header, Item, Writer
 from extender.metrics import Metrics
 from extender.objects.records import Event
-from extender.reservations.assumed import Freshness
-from extender.reservations.reservations import Change as StoreChange
-from extender.reservations.reservations import Journal
+from extender.reservations.assumed import Freshness, Journal, StoreChange
 from extender.settings import Settings
 
 OF_CALL: Final = 4_000  # bytes of memory, about, that an item keeps

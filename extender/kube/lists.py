@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from extender.kube.client import ApiError, ApiServer, TooLarge
-from extender.objects import records, tolerant
+from extender.objects import decode, records
 from extender.objects.advance import CONFIG_MAP
 from extender.objects.records import Event, Kind
 
@@ -120,7 +120,7 @@ async def pages(server: ApiServer, watched: WatchedKind) -> AsyncGenerator[recor
     reader = _Reader(server, watched)
     body = await reader.page("")
     while True:
-        page = tolerant.page(body)
+        page = decode.page(body)
         if not page.continue_token:
             yield page
             return
@@ -160,7 +160,7 @@ class _Reader:
 
 
 async def every_page(
-    server: ApiServer, kinds: Sequence[WatchedKind], invalid: list[tolerant.Invalid]
+    server: ApiServer, kinds: Sequence[WatchedKind], invalid: list[decode.Invalid]
 ) -> AsyncGenerator[tuple[WatchedKind, records.Page]]:
     """Every page of these kinds; close it. What need not be there has no objects, also where it may not be listed:
     `invalid` states that. ApiError, NoAnswer, RecordError (an answer that is no list)."""
@@ -174,21 +174,21 @@ async def every_page(
                 raise
             if error.status == 403 and watched.group is None:  # of a group that is not served most users get 403
                 why = "they may not be listed (403): they are unknown"
-                invalid.append(tolerant.Invalid(watched.kind, "(all)", why))
+                invalid.append(decode.Invalid(watched.kind, "(all)", why))
 
 
 async def list_all(
     server: ApiServer,
     gpus: frozenset[str],
     kinds: Sequence[WatchedKind] = WATCHED_KINDS,
-    invalid: list[tolerant.Invalid] | None = None,
+    invalid: list[decode.Invalid] | None = None,
 ) -> list[Event]:
     """Every object of these kinds as an event, each as far as it can be read; what is wrong with one goes to
     `invalid`. Errors as `every_page`."""
     events: list[Event] = []
-    wrong: list[tolerant.Invalid] = [] if invalid is None else invalid
+    wrong: list[decode.Invalid] = [] if invalid is None else invalid
     async with aclosing(every_page(server, kinds, wrong)) as read:
         async for watched, page in read:
-            objects = tolerant.all_of(watched.kind, page.items, gpus, watched.group, wrong)
+            objects = decode.all_of(watched.kind, page.items, gpus, watched.group, wrong)
             events += [Event(watched.kind, "set", record) for record in objects]
     return events

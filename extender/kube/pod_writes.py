@@ -22,9 +22,10 @@ from ext_core import prune
 from extender.kube.client import MERGE_PATCH, STRATEGIC_PATCH, ApiError, ApiServer, NoAnswer
 from extender.kube.lists import WatchedKind, pages
 from extender.metrics import Metrics
-from extender.objects import records, tolerant
+from extender.objects import decode, records
+from extender.objects.devices import FENCE, FINALIZER, PLANNED_NODE, AllocatedDevice
 from extender.objects.queueing import GATE, PINNED, WANTS_NODES, is_queued
-from extender.objects.records import FENCE, FINALIZER, PLANNED_NODE, AllocatedDevice, Page, PodRecord, RecordError
+from extender.objects.records import Page, PodRecord, RecordError
 from extender.objects.selectors import NodeTerm, Requirement
 from extender.times import Backoff
 
@@ -53,76 +54,66 @@ class _Written(msgspec.Struct):
 
 
 class PodPatches:
-    """Patches of pods at one API server."""
+    """Patches of pods at one API server. Each states the version of the pod that it changes: that of the record, unless
+    another `version` is known. An annotation that is None is removed."""
 
     def __init__(self, server: ApiServer) -> None:
         self._server = server
 
     async def nominate(
-        self, namespace: str, name: str, version: str, node: str, annotations: Mapping[str, str | None]
+        self, pod: PodRecord, node: str, annotations: Mapping[str, str | None] = NO_ANNOTATIONS, version: str = ""
     ) -> Patched:
-        """Nominate the pod for a node ("" withdraws the nomination), and write annotations (None removes one): both or
-        neither. The API server takes annotations with the status of a pod."""
-        body: dict[str, object] = {
-            "metadata": {"resourceVersion": version, "annotations": dict(annotations)},
-            "status": {"nominatedNodeName": node or None},
-        }
-        return await self._patch(f"{_path(namespace, name)}/status", body)
+        """Nominate the pod for a node ("" withdraws the nomination), and write annotations: both or neither. The API
+        server takes annotations with the status of a pod."""
+        return await self._patch(pod, version, annotations, {"status": {"nominatedNodeName": node or None}}, "/status")
 
     async def open(
         self,
-        namespace: str,
-        name: str,
-        version: str,
+        pod: PodRecord,
         gates: Sequence[str],
         annotations: Mapping[str, str | None] = NO_ANNOTATIONS,
+        version: str = "",
     ) -> Patched:
-        """Leave the pod with these gates, and write annotations (None removes one)."""
-        body: dict[str, object] = {
-            "metadata": {"resourceVersion": version, **({"annotations": dict(annotations)} if annotations else {})},
-            "spec": {"schedulingGates": [{"name": gate} for gate in gates] or None},
-        }
-        return await self._patch(_path(namespace, name), body)
+        """Leave the pod with these gates, and write annotations."""
+        return await self._patch(pod, version, annotations, {"spec": _with_gates(gates)})
 
     async def pin(
-        self, pod: PodRecord, version: str, node: str, gates: Sequence[str], annotations: Mapping[str, str | None]
+        self, pod: PodRecord, node: str, gates: Sequence[str], annotations: Mapping[str, str | None], version: str = ""
     ) -> Patched:
         """As `open`, and let the pod run on this node alone. With no gate left its affinity cannot change any more."""
-        body: dict[str, object] = {
-            "metadata": {"resourceVersion": version, "annotations": {**annotations, PINNED: node}},
-            "spec": {
-                "schedulingGates": [{"name": gate} for gate in gates] or None,
-                "affinity": {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": pinned_terms(pod.node_terms, node)}}},
-            },
-        }
-        return await self._patch(_path(pod.namespace, pod.name), body)
+        terms = {"nodeSelectorTerms": pinned_terms(pod.node_terms, node)}
+        spec = {**_with_gates(gates), "affinity": {"nodeAffinity": {REQUIRED: terms}}}
+        return await self._patch(pod, version, {**annotations, PINNED: node}, {"spec": spec})
 
-    async def annotate(self, namespace: str, name: str, version: str, annotations: Mapping[str, str | None]) -> Patched:
-        """Write annotations (None removes one)."""
-        body: dict[str, object] = {"metadata": {"resourceVersion": version, "annotations": dict(annotations)}}
-        return await self._patch(_path(namespace, name), body)
+    async def annotate(self, pod: PodRecord, annotations: Mapping[str, str | None]) -> Patched:
+        """Write annotations."""
+        return await self._patch(pod, "", annotations, {})
 
     async def note(
-        self,
-        namespace: str,
-        name: str,
-        version: str,
-        annotations: Mapping[str, str | None],
-        condition: Mapping[str, str] | None = None,
+        self, pod: PodRecord, annotations: Mapping[str, str | None], condition: Mapping[str, str] | None = None
     ) -> Patched:
         """As `annotate`, of a pod that is on a node: with its status, which needs a smaller right than its patch; and
-        one `condition` in the same write."""
-        body: dict[str, object] = {"metadata": {"resourceVersion": version, "annotations": dict(annotations)}}
-        if condition is not None:
-            body["status"] = {"conditions": [dict(condition)]}
-        return await self._patch(f"{_path(namespace, name)}/status", body, STRATEGIC_PATCH)
+        one `condition` in the same write. The other conditions of the pod stay."""
+        body = {} if condition is None else {"status": {"conditions": [dict(condition)]}}
+        return await self._patch(pod, "", annotations, body, "/status", STRATEGIC_PATCH)
 
-    async def condition(self, namespace: str, name: str, version: str, condition: Mapping[str, str]) -> Patched:
-        """Write one condition of the pod; its other conditions stay."""
-        return await self.note(namespace, name, version, NO_ANNOTATIONS, condition)
+    async def _patch(
+        self,
+        pod: PodRecord,
+        version: str,
+        annotations: Mapping[str, str | None],
+        body: Mapping[str, object],
+        part: str = "",
+        content_type: str = MERGE_PATCH,
+    ) -> Patched:
+        stated = {"annotations": dict(annotations)} if annotations else {}
+        meta = {"resourceVersion": version or pod.resource_version, **stated}
+        path = f"{_path(pod.namespace, pod.name)}{part}"
+        return await patched(self._server, path, {"metadata": meta, **body}, content_type)
 
-    async def _patch(self, path: str, body: dict[str, object], content_type: str = MERGE_PATCH) -> Patched:
-        return await patched(self._server, path, body, content_type)
+
+def _with_gates(gates: Sequence[str]) -> dict[str, object]:
+    return {"schedulingGates": [{"name": gate} for gate in gates] or None}
 
 
 _DECODER: Final = msgspec.json.Decoder(_Written)
@@ -187,33 +178,6 @@ class Evicted(NamedTuple):
     message: str = ""
 
 
-async def evict(server: ApiServer, namespace: str, name: str, uid: str, *, dry_run: bool) -> Evicted:
-    """Ask for the end of this very pod. ``dry_run``: only whether it would be allowed."""
-    options: dict[str, object] = {"preconditions": {"uid": uid}}
-    if dry_run:
-        options["dryRun"] = ["All"]
-    body = msgspec.json.encode(
-        {
-            "apiVersion": "policy/v1",
-            "kind": "Eviction",
-            "metadata": {"name": name, "namespace": namespace},
-            "deleteOptions": options,
-        }
-    )
-    try:
-        await server.post(f"{_path(namespace, name)}/eviction", body)
-    except ApiError as error:
-        if error.status in (404, 409):
-            return Evicted("gone", str(error))  # 409: another pod has its name now
-        # 500: the server answers so where more than one budget speaks of the pod, which it does not support.
-        if error.status == 429 or (error.status == 500 and "PodDisruptionBudget" in error.message):
-            return Evicted("blocked", str(error))
-        return Evicted("unknown" if error.status >= 500 else "refused", str(error))
-    except NoAnswer as error:
-        return Evicted("unknown", str(error))
-    return Evicted("evicted")
-
-
 class PodEvictions:
     """Evicts pods, and counts what the API server answers."""
 
@@ -226,9 +190,7 @@ class PodEvictions:
         asked = [pod for pod in pods if not pod.terminating]
         for first in range(0, len(asked), AT_ONCE):
             some = asked[first : first + AT_ONCE]
-            answers = await asyncio.gather(
-                *(evict(self._server, pod.namespace, pod.name, pod.uid, dry_run=True) for pod in some)
-            )
+            answers = await asyncio.gather(*(self._asked(pod, {"dryRun": ["All"]}) for pod in some))
             for pod, answer in zip(some, answers, strict=True):
                 if answer.outcome not in ("evicted", "gone"):
                     self._metrics.evictions.labels(f"dry-run-{answer.outcome}").inc()
@@ -237,9 +199,30 @@ class PodEvictions:
 
     async def evict(self, pod: PodRecord) -> Evicted:
         """Evict one pod."""
-        answer = await evict(self._server, pod.namespace, pod.name, pod.uid, dry_run=False)
+        answer = await self._asked(pod, {})
         self._metrics.evictions.labels(answer.outcome).inc()
         return answer
+
+    async def _asked(self, pod: PodRecord, options: Mapping[str, object]) -> Evicted:
+        """Ask for the end of this very pod."""
+        body = {
+            "apiVersion": "policy/v1",
+            "kind": "Eviction",
+            "metadata": {"name": pod.name, "namespace": pod.namespace},
+            "deleteOptions": {"preconditions": {"uid": pod.uid}, **options},
+        }
+        try:
+            await self._server.post(f"{_path(pod.namespace, pod.name)}/eviction", msgspec.json.encode(body))
+        except ApiError as error:
+            if error.status in (404, 409):
+                return Evicted("gone", str(error))  # 409: another pod has its name now
+            # 500: the server answers so where more than one budget speaks of the pod, which it does not support.
+            if error.status == 429 or (error.status == 500 and "PodDisruptionBudget" in error.message):
+                return Evicted("blocked", str(error))
+            return Evicted("unknown" if error.status >= 500 else "refused", str(error))
+        except NoAnswer as error:
+            return Evicted("unknown", str(error))
+        return Evicted("evicted")
 
 
 # -- bindings ----------------------------------------------------------------------------------------------------------
@@ -296,7 +279,7 @@ class Bindings:
         try:
             return records.pod(raw, self._gpus)
         except RecordError as error:
-            pod = tolerant.read("Pod", raw, self._gpus, str(error)).record
+            pod = decode.read("Pod", raw, self._gpus, str(error)).record
             if not isinstance(pod, PodRecord) or pod.unread:
                 raise
             return pod
@@ -385,8 +368,8 @@ class ResourceClaimWrites:
         body = await self._server.find(path)
         if body is None:
             return None
-        if prune.prune(body, tolerant.DEEPEST) != body:  # tenants write the parameters of drivers
-            raise ValueError(f"it is nested deeper than {tolerant.DEEPEST} levels")
+        if prune.prune(body, decode.DEEPEST) != body:  # tenants write the parameters of drivers
+            raise ValueError(f"it is nested deeper than {decode.DEEPEST} levels")
         item = msgspec.json.decode(body)
         return item if isinstance(item, dict) else None
 
@@ -539,7 +522,7 @@ async def _gated(server: ApiServer, namespace: str) -> AsyncGenerator[list[PodRe
     path = f"/api/v1/namespaces/{quote(namespace, safe='')}/pods" if namespace else "/api/v1/pods"
     async with aclosing(_pages(server, WatchedKind("Pod", path, _PAGE, "spec.nodeName="))) as read:
         async for page in read:
-            pods = tolerant.all_of("Pod", page.items, frozenset(), None, [])
+            pods = decode.all_of("Pod", page.items, frozenset(), None, [])
             yield [pod for pod in pods if isinstance(pod, PodRecord) and is_queued(pod)]
 
 
@@ -553,7 +536,7 @@ async def _pages(server: ApiServer, listed: WatchedKind) -> AsyncGenerator[Page]
 
 
 async def _remove(server: ApiServer, pod: PodRecord, tally: Tally) -> None:
-    path = f"/api/v1/namespaces/{quote(pod.namespace, safe='')}/pods/{quote(pod.name, safe='')}"
+    path = _path(pod.namespace, pod.name)
     gates = [{"$patch": "delete", "name": GATE}]
     meta: dict[str, Any] = {"uid": pod.uid}
     if WANTS_NODES in pod.annotations:

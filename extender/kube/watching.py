@@ -144,7 +144,7 @@ class Counters:
     turns: int = 0
     """Watches that ended as agreed, and were resumed; all others but the first are restarts."""
     reasons: Counter[str] = field(default_factory=Counter)
-    """Objects (each version of one counts) that could not be read in full, by reason: tolerant.REASONS; and events of
+    """Objects (each version of one counts) that could not be read in full, by reason: decode.REASONS; and events of
     no object (`unknown-event`)."""
     defects: int = 0
     """Unexpected exceptions."""

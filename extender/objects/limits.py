@@ -141,7 +141,7 @@ def _priority_class_of(wire: schema.PriorityClass, _: frozenset[str]) -> Priorit
 
 
 class SaveAnswersRecord(ObjectRecord, frozen=True, gc=False, kw_only=True):
-    """What is remembered of how the pods of a namespace answer requests to save their work (extender.act.save_history).
+    """What is remembered of how the pods of a namespace answer requests to save their work (extender.act.saving).
     No object of Kubernetes: the writer of the memory applies it as one, so that all that reads the cluster has it.
     `name`: the namespace."""
 

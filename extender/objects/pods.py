@@ -203,7 +203,7 @@ class PodRecord(NamespacedRecord, frozen=True, gc=False, kw_only=True):
     """(Workload or "", pod group, replica key): spec.workloadRef of 1.35, spec.schedulingGroup of 1.36 and later."""
     quota_facts: QuotaFacts = QuotaFacts()
     unread: str = ""
-    """What of the object cannot be read (`tolerant.py`), for people: that counts as the worst. "": all was read."""
+    """What of the object cannot be read (`decode.py`), for people: that counts as the worst. "": all was read."""
 
     @property
     def unread_text(self) -> str:

@@ -12,7 +12,8 @@ from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
-from extender.objects.records import PRIORITY_CLASS, PodRecord, QuotaRecord, QuotaScope
+from extender.objects.limits import PRIORITY_CLASS, QuotaScope
+from extender.objects.records import PodRecord, QuotaRecord
 from extender.objects.resources import total
 
 PODS: Final = ("pods", "count/pods")

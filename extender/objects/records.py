@@ -2,8 +2,8 @@
 
 Records are what the rest of the program sees of Kubernetes: flat, immutable, compared by value and, as none refers back
 to another, outside the garbage collector. A field of a wrong type or an impossible quantity is a ``RecordError`` that
-states where; `tolerant.py` reads the rest of such an object. Every function takes the bytes of one object, or the
-same as a dict (from YAML); ``gpus`` are the names of the resources that count as GPUs."""
+states where; `decode.py` reads the rest of such an object. Every function takes the bytes of one object, or the
+same as a dict (from YAML); ``gpus`` are the names of the resources that count as GPUs. Those of DRA: `devices.py`."""
 
 from __future__ import annotations
 
@@ -11,76 +11,17 @@ from typing import Final, Literal, NamedTuple
 
 import msgspec
 
-from extender.objects import schema
-from extender.objects.devices import (
-    FENCE,
-    FINALIZER,
-    PLANNED_NODE,
-    AllocatedDevice,
-    Attribute,
-    Capacity,
-    ClaimSpec,
-    Constraint,
-    DeviceChoice,
-    DeviceClassRecord,
-    DeviceRecord,
-    DeviceRequest,
-    DeviceTaintRuleRecord,
-    Place,
-    ResourceClaimRecord,
-    ResourceClaimTemplateRecord,
-    ResourceSliceRecord,
-    Share,
-    device_class,
-    device_taint_rule,
-    resource_claim,
-    resource_claim_template,
-    resource_slice,
-)
-from extender.objects.limits import (
-    PRIORITY_CLASS,
-    PdbRecord,
-    PriorityClassRecord,
-    QuotaFacts,
-    QuotaRecord,
-    QuotaScope,
-    SaveAnswersRecord,
-    pod_disruption_budget,
-    priority_class,
-    resource_quota,
-)
-from extender.objects.nodes import GpuDevice, NodeDevices, NodeRecord, node, selects
+from extender.objects import devices, schema
+from extender.objects.limits import PdbRecord, PriorityClassRecord, QuotaRecord, SaveAnswersRecord
+from extender.objects.nodes import NodeRecord, node
 from extender.objects.parts import Identity, Owner, identity
-from extender.objects.pods import (
-    FINISHED,
-    LONGEST_DEADLINE,
-    MOST_GRACE,
-    MOVING_TEXT,
-    NOT_PLACED,
-    PLACEABLE,
-    SEAT_MOVES,
-    SEAT_REJECTED,
-    SEAT_TEXT,
-    UNREADABLE,
-    UNSCHEDULABLE,
-    PodClaimRef,
-    PodRecord,
-    pod,
-    pod_of_template,
-)
+from extender.objects.pods import PodRecord, pod
 from extender.objects.schema import RecordError, Source, read
 
 __all__ = [
-    "FENCE", "FINALIZER", "FINISHED", "KINDS", "LONGEST_DEADLINE", "MOST_GRACE", "MOVING_TEXT", "NOT_PLACED",
-    "PLACEABLE", "PLANNED_NODE", "PRIORITY_CLASS", "SEAT_MOVES", "SEAT_REJECTED", "SEAT_TEXT", "UNREADABLE",
-    "UNSCHEDULABLE", "AllocatedDevice", "Attribute", "Capacity", "ClaimSpec", "Constraint", "DeviceChoice",
-    "DeviceClassRecord", "DeviceRecord", "DeviceRequest", "DeviceTaintRuleRecord", "DraRecord", "Event",
-    "GpuDevice", "GroupRecord", "Identity", "Key", "Kind", "LatePods", "NodeDevices", "NodeRecord", "Owner", "Page",
-    "PdbRecord", "Place", "PodClaimRef", "PodRecord", "PriorityClassRecord", "QuotaFacts", "QuotaRecord",
-    "QuotaScope", "Record", "RecordError", "ResourceClaimRecord", "ResourceClaimTemplateRecord",
-    "ResourceSliceRecord", "SaveAnswersRecord", "Share", "Source", "device_class", "device_taint_rule", "identity",
-    "key_of", "node", "page", "pod", "pod_disruption_budget", "pod_of_template", "priority_class", "resource_claim",
-    "resource_claim_template", "resource_quota", "resource_slice", "selects",
+    "KINDS", "DraRecord", "Event", "GroupRecord", "Identity", "Key", "Kind", "LatePods", "NodeRecord", "Owner",
+    "Page", "PdbRecord", "PodRecord", "PriorityClassRecord", "QuotaRecord", "Record", "RecordError",
+    "SaveAnswersRecord", "Source", "identity", "key_of", "node", "page", "pod",
 ]  # fmt: skip
 
 
@@ -164,7 +105,11 @@ KINDS: Final[tuple[Kind, ...]] = (
     "ResourceClaimTemplate", "DeviceTaintRule", "ResourceQuota",
 )  # fmt: skip
 DraRecord = (
-    DeviceClassRecord | ResourceSliceRecord | ResourceClaimRecord | ResourceClaimTemplateRecord | DeviceTaintRuleRecord
+    devices.DeviceClassRecord
+    | devices.ResourceSliceRecord
+    | devices.ResourceClaimRecord
+    | devices.ResourceClaimTemplateRecord
+    | devices.DeviceTaintRuleRecord
 )
 Record = (
     PodRecord | NodeRecord | PdbRecord | PriorityClassRecord | QuotaRecord | GroupRecord | DraRecord | SaveAnswersRecord

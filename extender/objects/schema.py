@@ -38,7 +38,7 @@ _Test = Literal["In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"]
 _Tolerates = Literal["", "Equal", "Exists", "Lt", "Gt"]
 _Effect = Literal["NoSchedule", "PreferNoSchedule", "NoExecute"]
 MOST_ENTRIES: Final = 1024
-"""In one field of a pod or of an owner, which cannot be read where it has more (`tolerant.py`). In memory an entry of a
+"""In one field of a pod or of an owner, which cannot be read where it has more (`decode.py`). In memory an entry of a
 pod is up to 20 times as large as its text."""
 _AtMost = msgspec.Meta(max_length=MOST_ENTRIES)
 _PodMap = Annotated[dict[str, str | None], _AtMost] | None

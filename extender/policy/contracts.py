@@ -24,7 +24,7 @@ if TYPE_CHECKING:  # the command line reads the reasons, and need not load the t
     from ext_core.victims import Term
     from extender.cluster.dra.node_gpus import Tolerance
     from extender.cluster.tables import Tables
-    from extender.objects.records import ClaimSpec
+    from extender.objects.devices import ClaimSpec
 
 
 class Class(Enum):

@@ -11,10 +11,9 @@ from ext_core.links import LinkShapes
 from extender.cluster.tables import Tables
 from extender.policy.contracts import CostTerm, PodRequest, Rule, Scorer
 from extender.policy.costs import COSTS, prices
-from extender.policy.fragmentation import Fragmentation
-from extender.policy.fragmentation import Price as Price
 from extender.policy.rules import RULES
-from extender.policy.scorers import SCORERS, Packing
+from extender.policy.scorers import SCORERS, Fragmentation, Packing
+from extender.policy.scorers import Price as Price
 from extender.settings import Known, Settings
 
 MOST_PRICES: Final = 4_096  # tables of 2 kB at most

@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from extender.objects.records import MOVING_TEXT, SEAT_TEXT
+from extender.objects.pods import MOVING_TEXT, SEAT_TEXT
 from extender.policy.contracts import Class, Reason
 
 if TYPE_CHECKING:

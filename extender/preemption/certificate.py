@@ -12,9 +12,8 @@ from extender.cluster.cluster import ClusterView
 from extender.objects.records import PodRecord
 from extender.policy.labels import label
 from extender.policy.policy import Policy
-from extender.preemption.candidates import Eviction
 from extender.preemption.cost_inputs import stopped
-from extender.preemption.search import LOWEST, SearchResult
+from extender.preemption.search import LOWEST, Eviction, SearchResult
 
 MINIMUM_UNKNOWN = "gang-minimum-unknown"
 """The code of a warning on a gang of which it is not known how many pods must run."""

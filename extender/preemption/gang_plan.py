@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from copy import copy
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 
@@ -33,13 +33,11 @@ from extender.policy.reasons import PLUGIN_PANICS
 from extender.policy.roles import PodRole, Unplaceable, admitted, roles_of
 from extender.policy.rules import Count, Links
 from extender.preemption import certificate
-from extender.preemption.candidates import Inquiry, Preemptor, ends
 from extender.preemption.cost_inputs import CostCeiling, NodeInputs, Rooms, ceiling_of, columns
 from extender.preemption.cost_inputs import terms as cost_terms
-from extender.preemption.gang_charges import Charges, Vector
-from extender.preemption.gang_options import Counts, Field, Node, Option, Options, RoleCapacity
+from extender.preemption.gang_options import Charges, Counts, Field, Node, Option, Options, RoleCapacity, Vector
 from extender.preemption.gang_search import NEVER, Freed, Plan, Prices, Room, Search, SearchOutcome, floor
-from extender.preemption.search import LOWEST
+from extender.preemption.search import LOWEST, Inquiry, Preemptor, ends
 from extender.settings import PreemptionSettings as Limits
 
 HIGHEST = 2**31 - 1  # EVERY of ext_core: no pod is spared for its priority, or for its devices
@@ -48,15 +46,9 @@ BY_ROOM = frozenset(reason.code for reason in (*Count.reasons, *Links.reasons, P
 """Reasons that depend on which pods are on the node: they are judged again without the victims."""
 
 
-class Joint(Protocol):
-    """Places the whole gang."""
-
-    def __call__(self, rows: array[int]) -> Sliced[Sequence[int] | None]:
-        """The row of each pod in order, of these rows alone; None: there is no place. It reads the tables when it is
-        called; what it returns works on a copy."""
-        ...
-
-
+Joint: TypeAlias = "Callable[[array[int]], Sliced[Sequence[int] | None]]"
+"""Places the whole gang: the row of each pod in order, of these rows alone; None: there is no place. It reads the
+tables when it is called; what it returns works on a copy."""
 Counted = Callable[[], AbstractContextManager[None]]
 """Counts the claims of all others in the tables, as in `Claims.of`."""
 
@@ -544,8 +536,9 @@ def gang_certificate(cluster: Cluster, found: GangSearchResult) -> dict[str, Any
     best, other = found.best, found.runner_up
     second = lost_on = gap = None
     if best is not None and other is not None:
+        domain = other.domain
         second = {
-            "domain": _domain_of(other),
+            "domain": None if domain is None else {"level": domain[0], "value": domain[1]},
             "victims": [certificate.victim(cluster, pod) for pod in other.pods],
             "cost": cost_of(found, other),
         }
@@ -563,8 +556,3 @@ def gang_certificate(cluster: Cluster, found: GangSearchResult) -> dict[str, Any
         "lost_on": lost_on,
         "gap": gap,
     }
-
-
-def _domain_of(eviction: GangEviction) -> dict[str, str] | None:
-    domain = eviction.domain
-    return None if domain is None else {"level": domain[0], "value": domain[1]}

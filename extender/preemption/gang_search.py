@@ -18,8 +18,7 @@ from fractions import Fraction
 from typing import NamedTuple
 
 from extender.cluster.slices import Pace, Sliced, in_order
-from extender.preemption.gang_charges import Charges, State, Vector
-from extender.preemption.gang_options import Counts, Node, Option
+from extender.preemption.gang_options import Charges, Counts, Node, Option, State, Vector
 from extender.preemption.search import LOWEST
 
 NEVER = 2**63 - 1  # the bound where the nodes to come do not take the pods that are left

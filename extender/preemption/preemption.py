@@ -18,21 +18,31 @@ import msgspec
 
 from ext_core import gather
 from extender.cluster.cluster import Cluster
-from extender.objects.records import MOVING_TEXT, PodRecord
+from extender.objects.pods import MOVING_TEXT
+from extender.objects.records import PodRecord
 from extender.objects.selectors import untolerated
 from extender.policy import pod_request
 from extender.policy.contracts import CostTerm
 from extender.policy.costs import Grace, HighestPriority
 from extender.policy.policy import Policy
 from extender.policy.reasons import GPUS_RELEASING
-from extender.preemption import candidates, certificate
-from extender.preemption.candidates import Eviction, Preemptor, accepting, may_come_back, releases
+from extender.preemption import certificate
 from extender.preemption.cost_inputs import to_ask
-from extender.preemption.search import LOWEST, SearchResult, VictimSearch, amounts_short
+from extender.preemption.search import (
+    LOWEST,
+    Eviction,
+    Preemptor,
+    SearchResult,
+    VictimSearch,
+    accepting,
+    amounts_short,
+    ends,
+    may_come_back,
+    releases,
+)
 from extender.reservations.assumed import Attempt
 from extender.reservations.claims import Claims
-from extender.reservations.release import CARRY_SECONDS, Releases
-from extender.reservations.reservations import Reservation
+from extender.reservations.reservations import CARRY_SECONDS, Releases, Reservation
 
 FRESH_SECONDS = 2.0  # preempt follows its filter call within milliseconds; an older call is of another cycle
 
@@ -151,7 +161,7 @@ class Preemption:
         cluster, request, row = self._cluster, preemptor.request, self._cluster.row(plan.node)
         if row < 0 or not request.exchangeable:
             return list(pods)
-        ending = {pod.uid for pod in cluster.pods_on(plan.node) if candidates.ends(pod, preemptor.wall)}
+        ending = {pod.uid for pod in cluster.pods_on(plan.node) if ends(pod, preemptor.wall)}
         needed = list(pods)
         others = [other for other in self._claims.reservations.current(preemptor.now) if other.uid != request.uid]
         with self._claims.of(request, preemptor.now, as_equal=others):
@@ -266,7 +276,7 @@ class Preemption:
         """The pods that leave the reserved node besides its own victims: those that are terminating, and the victims of
         reservations whose preemptors count as being there already."""
         pods_on_node = self._cluster.pods_on(standing.node)
-        ending = {pod.uid for pod in pods_on_node if candidates.ends(pod, preemptor.wall)}
+        ending = {pod.uid for pod in pods_on_node if ends(pod, preemptor.wall)}
         current = self._claims.reservations.current(preemptor.now)
         others = [
             reservation for reservation in current if reservation.node == standing.node and reservation is not standing

@@ -29,7 +29,7 @@ from math import inf
 from operator import attrgetter
 from typing import Final, Literal, NamedTuple
 
-from extender.cluster.slices import RUN, Sliced, pauses
+from extender.cluster.slices import RUN, Sliced, at_once, pauses
 from extender.objects.gangs import OUR_SIZE, Ref
 from extender.queue.gang import MOST_SEATS, WaitingGang
 from extender.queue.gang_runs import Ending, LearnedEnd, prefixes
@@ -94,28 +94,6 @@ class HeadReservation:
         return tuple(ending.uid for ending in self.gone if ending.row in self.seats.rows)
 
 
-def _none(_gang: WaitingGang) -> None:
-    return None
-
-
-def _no(_gang: WaitingGang) -> bool:
-    return False
-
-
-def _no_dates(_gang: WaitingGang) -> Sequence[float]:
-    return ()
-
-
-def _never(_held: TakenSeats, _gone: Sequence[Ending]) -> Sliced[bool]:
-    return False
-    yield
-
-
-def _nothing() -> Sliced[Sequence[Ending]]:
-    return ()
-    yield
-
-
 @dataclass(frozen=True, slots=True)
 class QueueSituation:
     """What is decided about. What is planned for the gangs is not certain before it is observed."""
@@ -129,15 +107,15 @@ class QueueSituation:
     kind: Callable[[WaitingGang], Hashable] = attrgetter("ref")  # gangs of one kind have a place, or not, alike
     # the reservation of the look before this one, where the search for that of this look begins
     before: HeadReservation | None = None
-    plain: Callable[[], Sliced[Sequence[Ending]]] = _nothing  # reads the endings of pods without GPUs
+    plain: Callable[[], Sliced[Sequence[Ending]]] = lambda: at_once(())  # reads the endings of pods without GPUs
     # why the guarantees of other queues leave a gang no place, whatever ends
-    lent: Callable[[WaitingGang], OverQuota | None] = _none
+    lent: Callable[[WaitingGang], OverQuota | None] = lambda gang: None
     # whether a gang requires links or NICs, so that it matters which GPUs of its nodes others hold
-    needs_positions: Callable[[WaitingGang], bool] = _no
+    needs_positions: Callable[[WaitingGang], bool] = lambda gang: False
     # whether a gang is within the guarantee of its queue on its seats, once some pods have ended
-    guaranteed: Callable[[TakenSeats, Sequence[Ending]], Sliced[bool]] = _never
+    guaranteed: Callable[[TakenSeats, Sequence[Ending]], Sliced[bool]] = lambda held, gone: at_once(False)
     # the moments, in order, after which a start of the gang leaves it fewer GPUs: it would run into those of a date
-    limits_of_dates: Callable[[WaitingGang], Sequence[float]] = _no_dates
+    limits_of_dates: Callable[[WaitingGang], Sequence[float]] = lambda gang: ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,9 +43,8 @@ from extender.queue.placement import (
     look_at_devices,
     without_devices,
 )
-from extender.queue.places import kept_together
+from extender.queue.places import Starts, kept_together, seats_of
 from extender.queue.plan import QueueHead, gang_name, pod_names
-from extender.queue.starts import Starts, seats_of
 from extender.queue.usage import PLAIN, Quota
 from extender.reservations.claims import Claims, of_others
 from extender.reservations.seats import Seat

@@ -12,19 +12,9 @@ from msgspec.structs import replace
 from extender.cluster.cluster import ClusterView
 from extender.cluster.gangs import mixes_models
 from extender.cluster.slices import STEP, Sliced, collected, finish, in_order, pauses
-from extender.objects import gangs
+from extender.objects import gangs, queueing
 from extender.objects.gangs import Ref
-from extender.objects.queueing import (
-    GATE,
-    JOB_INDEX,
-    JOBSET_EXCLUSIVE,
-    JOBSET_JOB,
-    Domain,
-    domain_of,
-    duration_of,
-    queue_of,
-    rank_of,
-)
+from extender.objects.queueing import GATE, Domain, rank_of
 from extender.objects.records import GroupRecord, LatePods, PartDomain, PodRecord
 from extender.queue.levels import SHORT
 from extender.queue.runtimes import RunTimeBounds
@@ -401,7 +391,7 @@ def single(cluster: ClusterView, pod: PodRecord) -> WaitingGang:
 
 def stated_seconds(pods: Sequence[PodRecord]) -> float | None:
     """How long the pods of a gang run at most; None: not all of its pods with GPUs state it."""
-    return _latest(duration_of(pod) for pod in [pod for pod in pods if pod.gpus] or pods)
+    return _latest(queueing.duration_of(pod) for pod in [pod for pod in pods if pod.gpus] or pods)
 
 
 def _ref_of_single(pod: PodRecord) -> Ref:
@@ -532,7 +522,7 @@ def _gang(cluster: ClusterView, named: Ref, whole: _Pods, stated: tuple[int | No
         known=least is not None,
         priority=min(pod.priority for pod in deciding),
         created=min(pod.created or 0.0 for pod in (*waiting_pods, *running_members)),
-        queue=queue_of(first),
+        queue=queueing.queue_of(first),
         domain=domain,
         seconds=stated_seconds(deciding),
         ends_at=_latest(_owners_ends(deciding, cluster)),
@@ -596,13 +586,13 @@ def _domain(
     for pod, pause in pauses(pods):
         if pause:
             yield
-        if (domain := domain_of(pod)) is not None:
+        if (domain := queueing.domain_of(pod)) is not None:
             stated.add(domain)
     apart = ""
     if stated and len({job_of(pod) for pod in pods}) > 1:
         # JobSet's annotation keeps each of its Jobs together, and the Jobs apart.
-        apart = next((level for pod in pods if (level := pod.annotations.get(JOBSET_EXCLUSIVE))), "")
-        stated -= {Domain(pod.annotations.get(JOBSET_EXCLUSIVE, ""), True) for pod in pods}
+        apart = next((level for pod in pods if (level := pod.annotations.get(queueing.JOBSET_EXCLUSIVE))), "")
+        stated -= {Domain(pod.annotations.get(queueing.JOBSET_EXCLUSIVE, ""), True) for pod in pods}
     if len(stated) < 2:
         return next(iter(stated), None), apart
     places = {level: place for place, level in enumerate((*SHORT, *levels))}
@@ -613,7 +603,7 @@ def _domain(
 def job_of(pod: PodRecord) -> Hashable:
     """Which Job of a JobSet the pod is of. A stand-in has no key of its Job."""
     labels = pod.labels
-    return rank_of(pod)[0], labels[JOB_INDEX] if JOB_INDEX in labels else labels.get(JOBSET_JOB)
+    return rank_of(pod)[0], labels.get(queueing.JOB_INDEX, labels.get(queueing.JOBSET_JOB))
 
 
 def _owners_ends(pods: Sequence[PodRecord], cluster: ClusterView) -> Iterator[float | None]:

@@ -25,8 +25,9 @@ from extender.cluster.slices import RUN, STEP, Sliced, collected, in_order, paus
 from extender.cluster.tables import FIRST_GPU
 from extender.objects import gangs
 from extender.objects.gangs import Ref
+from extender.objects.pods import SEAT_REJECTED, UNSCHEDULABLE
 from extender.objects.queueing import duration_of, queue_of
-from extender.objects.records import SEAT_REJECTED, UNSCHEDULABLE, Owner, PodRecord
+from extender.objects.records import Owner, PodRecord
 from extender.queue.gang import WaitingGang, stated_seconds
 from extender.queue.runtimes import RunClass, RunTimeBounds, RunTimes, class_of
 from extender.reservations.seats import Seat, Seats

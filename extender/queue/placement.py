@@ -39,11 +39,11 @@ from extender.cluster.dra.claim_fits import Specs
 from extender.cluster.dra.node_gpus import CLAIMS_ALONE, NO_DEVICES, GpuAsk
 from extender.cluster.slices import STEP, Sliced, at_once, finish
 from extender.cluster.tables import FIRST_GPU, plain
+from extender.objects.devices import DeviceClassRecord
 from extender.objects.parts import GPU_PARTS
 from extender.objects.queueing import KUEUE_SLICES, Domain
-from extender.objects.records import DeviceClassRecord, PodRecord
+from extender.objects.records import PodRecord
 from extender.policy.contracts import PodRequest
-from extender.policy.fragmentation import FULLNESS
 from extender.policy.pod_request import wants_whole
 from extender.policy.policy import Policy
 from extender.policy.roles import (
@@ -57,6 +57,7 @@ from extender.policy.roles import (
     roles_in_slices,
     roles_of,
 )
+from extender.policy.scorers import FULLNESS
 from extender.queue.filling import NO_LIMITS, NODES, SearchBudget, SearchLimits, Solution, solve
 from extender.queue.levels import Layout, PlacementLevel, inside, nodes, unread, value_of
 from extender.queue.units import MOST_SEARCHES, ClaimDoubt, ClaimRefusals, Sized, Units, asking, depends

@@ -42,10 +42,9 @@ from extender.queue.gang_runs import (
     without_gpus,
 )
 from extender.queue.placement import GpuAllowance, JointPlacement, NoPlace, Placed, whatever_ends
-from extender.queue.places import Counted, Part, Places
+from extender.queue.places import Counted, GangStart, Part, Places, Starts
 from extender.queue.report import QueueReport, Waiting, first_names
 from extender.queue.runtimes import RunTimes
-from extender.queue.starts import GangStart, Starts
 from extender.queue.usage import (
     PLAIN,
     DecayedUse,
@@ -553,18 +552,9 @@ class Planner:
 
     def dated(self) -> Sliced[list[tuple[WaitingGang, float]]]:
         """The gangs that wait and state a date, which has not come."""
-        wall, pods = self._wall(), self._cluster.pods
-        noted: list[str] = []
-        for uid, pause in pauses(list(self._cluster.placements.queued)):
-            if pause:
-                yield
-            if uid in pods and START_AT in pods[uid].annotations:
-                noted.append(uid)
-        if not noted:
-            return []
         waiting_gangs = yield from waits(self._cluster, self.stand_ins)
         dates = [(gang, date_of(gang)) for gang in waiting_gangs if gang.complete and not gang.members]
-        return [(gang, date) for gang, date in dates if date is not None and date > wall]
+        return [(gang, date) for gang, date in dates if date is not None and date > self._wall()]
 
     def place_at(
         self, gang: WaitingGang, date: float, reserved: Mapping[str, int]

@@ -28,7 +28,7 @@ from extender.objects.gangs import ends_at
 from extender.objects.records import PodRecord
 from extender.policy.contracts import PodRequest
 from extender.policy.pod_request import owner_key
-from extender.reservations.reservations import SILENT, Journal
+from extender.reservations.assumed import SILENT, Journal
 from extender.reservations.seats import ABSENT, Seat
 
 # -- moves of running pods that make room for an advance reservation, as they are planned and kept

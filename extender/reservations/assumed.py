@@ -16,16 +16,31 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
 
 from extender.cluster.tables import OtherAmounts
 from extender.policy.contracts import PodRequest
-from extender.reservations.reservations import SILENT, Journal
 
 BOUND_SECONDS = 60.0  # a watch that is behind for longer makes us not ready (extender.web.health)
 UNHEARD_SECONDS = 60.0  # how much longer an assumed pod lasts at most while the API server is silent
+
+StoreChange = Literal["reserve", "release", "forget", "seat", "unseat", "advance"]
+
+
+class Journal:
+    """Hears of each change. This one keeps nothing."""
+
+    def changed(self, change: StoreChange, *values: Any) -> None:
+        """A store is about to change. `values`: the arguments of the store's method."""
+
+    def sweeps(self, now: float) -> None:
+        """What is reserved is about to be looked through for what is over: it may end, and its victims are seen to be
+        gone."""
+
+
+SILENT: Final = Journal()
 
 
 class AssumedPod(NamedTuple):

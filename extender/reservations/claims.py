@@ -31,8 +31,7 @@ from extender.policy.pod_request import PodRequests
 from extender.policy.rules import allocated_on
 from extender.reservations.advance import ANY_POD, SEAT_SECONDS, AdvanceReservations, Eligibility
 from extender.reservations.assumed import AssumedPod, AssumedPods
-from extender.reservations.release import Releases
-from extender.reservations.reservations import Reservation, Reservations
+from extender.reservations.reservations import Releases, Reservation, Reservations
 from extender.reservations.seats import Seat, Seats
 
 NONE: Final[frozenset[str]] = frozenset()

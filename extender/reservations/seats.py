@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 from extender.cluster.numbered import take_out
 from extender.cluster.tables import FIRST_GPU, OtherAmounts
-from extender.reservations.reservations import SILENT, Journal
+from extender.reservations.assumed import SILENT, Journal
 
 ABSENT: Final = "absent:"
 """With this begin the uids of pods that do not exist yet. No uid of the API server has a colon."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import random
 import socket
@@ -10,11 +11,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from extender.act.advance import SPREAD_SECONDS, AdvanceController, Keeping
+from extender.act.advance import SPREAD_SECONDS, AdvanceController, DatedGangs, Keeping
 from extender.act.advance_store import STATE, AdvanceStore
 from extender.act.controller import ADVANCE, EVICTIONS, QUEUE, QUEUE_OFF, Controller, Leadership
 from extender.act.document import LearnedStore
-from extender.act.ended_runs import EndedRuns, RunTimesStore
 from extender.act.events import EventRecorder
 from extender.act.evictions import LEASE_SECONDS, ClusterReadiness, Evictor, OwnEvictions
 from extender.act.gated import GateRemoval, UnledPods
@@ -23,15 +23,13 @@ from extender.act.parked import ParkedPods
 from extender.act.queue.allocator import DeviceAllocator, Fences
 from extender.act.queue.controller import LEASE_SECONDS as QUEUE_LEASE_SECONDS
 from extender.act.queue.controller import QueueController
-from extender.act.queue.dated import DatedGangs
 from extender.act.queue.evicting import Acting
 from extender.act.queue.growth import Growth, ProvisioningRequests
 from extender.act.queue.release import AT_ONCE, Reads, Release
 from extender.act.queue.seat_store import SHARDS, SIGNS, Replicas, SeatEntries, SeatStore
-from extender.act.queue.start_dates import DatesTask, LiveDates, WindowStore
+from extender.act.queue.start_dates import DatesTask, EndedRuns, LiveDates, RunTimesStore, WindowStore
 from extender.act.reservations import ReservationStore
-from extender.act.save_history import SaveHistoryStore
-from extender.act.saving import EvictionRequests, LeftRequests, SaveRequests
+from extender.act.saving import EvictionRequests, LeftRequests, SaveHistoryStore, SaveRequests
 from extender.act.settings_file import SettingsFile
 from extender.act.watches import Watches
 from extender.ask.judge import over
@@ -39,7 +37,6 @@ from extender.cluster.demand import is_newer
 from extender.kube.client import ApiServer, own_namespace
 from extender.kube.own_objects import ConfigMap, EventsApi, Lease
 from extender.kube.pod_writes import Bindings, DeviceTaintRuleWrites, PodEvictions, PodPatches, ResourceClaimWrites
-from extender.kube.reviews import Reviews
 from extender.log import get_log
 from extender.metrics import Metrics
 from extender.objects.advance import CONFIG_MAP
@@ -50,17 +47,13 @@ from extender.queue.plan import Planner
 from extender.queue.report import QueueLeader
 from extender.server.calls import ApiBinder, Binder
 from extender.server.deciding import Core, cluster_of
-from extender.server.gate import Asks
+from extender.server.gate import Reviews
 from extender.settings import Settings
 from extender.times import Clock, Epoch
 
 ADVANCE_LEASE: Final = "gpu-extender-advance"
 MIX: Final = "gpu-extender-mix"  # the ConfigMap of what is learned of the pods that come
 log = get_log()
-
-
-async def _nothing() -> None:
-    return
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,12 +69,12 @@ class Outside:
     """Which instance releases pods from the queue."""
     controllers: tuple[Controller, ...] = ()
     """What runs beside the source, in the order in which it begins."""
-    reviews: Asks | None = None
+    reviews: Reviews | None = None
     """Whose a token is, and what that user may do."""
     advance: AdvanceController | None = None
     forbidden: Callable[[], str] = str
     """Which writes were not allowed, in words; "" for none."""
-    close: Callable[[], Awaitable[None]] = _nothing
+    close: Callable[[], Awaitable[None]] = lambda: asyncio.sleep(0)
     """Called when all controllers have ended."""
 
 

@@ -13,8 +13,7 @@ from extender.act.parked import ParkedPods
 from extender.act.reservations import ReservationStore
 from extender.decide import decisions, wire
 from extender.decide.decisions import Answer, BindIntent, Decision, Written
-from extender.decide.preempt import ASKING
-from extender.decide.verbs import Verbs
+from extender.decide.verbs import ASKING, Verbs
 from extender.kube.client import ApiError, NoAnswer
 from extender.kube.pod_writes import Bindings, Turns
 from extender.log import get_log

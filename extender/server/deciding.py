@@ -5,18 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 from extender.act.controller import ClusterSource, Frozen, Supervisor
 from extender.act.events import EventRecorder, NodeEvents
 from extender.act.reservations import released
-from extender.act.save_history import SaveHistory
+from extender.act.saving import SaveHistory
 from extender.ask.fleet import Trend
 from extender.cluster.cluster import Cluster
 from extender.decide.verbs import Verbs
 from extender.journal.files import Writer
 from extender.journal.recorder import RecordedCluster, Recorder, header_of
-from extender.log import get_log
 from extender.metrics import Metrics
 from extender.queue.runtimes import RunTimes
 from extender.queue.windows import StartWindows
@@ -26,8 +24,6 @@ from extender.server.endpoint import DecisionLog, Endpoint
 from extender.server.shadow import Shadow, ShadowCalls, ShadowWatch, VerbCalls
 from extender.settings import Settings
 from extender.times import Clock
-
-log = get_log()
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,16 +80,11 @@ def cluster_of(settings: Settings, metrics: Metrics, record: Path | None, *, liv
     return cluster
 
 
-class VerbService(NamedTuple):
-    """What answers the verbs of one server."""
-
-    calls: VerbCalls
-    endpoint: Endpoint
-    shadow: ShadowWatch | None  # what watches kube-scheduler's choices in shadow mode, else None
-
-
-def answering(core: Core, supervisor: Supervisor, writes: Writes, hears: Hears) -> VerbService:
-    """The verbs of a core over HTTP. Before the first complete lists they answer 503, in shadow mode never."""
+def answering(
+    core: Core, supervisor: Supervisor, writes: Writes, hears: Hears
+) -> tuple[VerbCalls, Endpoint, ShadowWatch | None]:
+    """(what answers the verbs of a core; the same over HTTP; what watches kube-scheduler's choices in shadow mode).
+    Before the first complete lists they answer 503, in shadow mode never."""
     cluster, verbs, source, metrics, clock = core.cluster, core.verbs, core.source, core.metrics, core.clock
     settings = cluster.settings
     missing = Readiness(verbs, source, supervisor, writes).missing
@@ -108,4 +99,4 @@ def answering(core: Core, supervisor: Supervisor, writes: Writes, hears: Hears) 
         settling = Settling(clock.monotonic, lags=source.lags)
         calls = Calls(verbs, clock, outage, settling, writes, hears)
     lines = DecisionLog(metrics, cluster.rows.name_at, settings.log.decisions_per_second)
-    return VerbService(calls, Endpoint(calls, missing, metrics, lines, settings.limits.body_bytes), shadow)
+    return calls, Endpoint(calls, missing, metrics, lines, settings.limits.body_bytes), shadow

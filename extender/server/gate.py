@@ -17,16 +17,16 @@ import hashlib
 import re
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Collection, Hashable
+from collections.abc import Awaitable, Callable, Collection, Hashable, Mapping
 from ipaddress import ip_address
-from typing import Final, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
 from extender.errors import Busy
-from extender.kube.client import ApiError, NoAnswer
-from extender.kube.reviews import ListPods, PathRight, User
+from extender.kube.client import ApiError, ApiServer, NoAnswer
 from extender.log import Allowance, get_log
 from extender.metrics import Metrics
 from extender.web.pages import OWN_PODS_ONLY, Handler, Names, error_response
@@ -151,18 +151,6 @@ log = get_log()
 Value = TypeVar("Value")
 
 
-class Asks(Protocol):
-    """What `kube.reviews.Reviews` answers."""
-
-    async def user(self, token: str) -> User | None:
-        """Whose token it is."""
-        ...
-
-    async def may(self, user: User, right: PathRight | ListPods) -> bool:
-        """Whether the user has the right."""
-        ...
-
-
 class ReviewFailed(Exception):
     """The API server gave no answer: every client is rejected."""
 
@@ -170,7 +158,7 @@ class ReviewFailed(Exception):
 class Reviewer:
     """The questions of one server. Busy: too many new tokens and rights are asked about; ReviewFailed."""
 
-    def __init__(self, asks: Asks, metrics: Metrics, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, asks: Reviews, metrics: Metrics, clock: Callable[[], float] = time.monotonic) -> None:
         """`clock`: seconds."""
         self._asks, self._metrics, self._clock = asks, metrics, clock
         self._users: _Remembered[User | None] = _Remembered(clock)
@@ -231,3 +219,86 @@ class _Remembered(Generic[Value]):
         self._kept.move_to_end(key)
         if len(self._kept) > MOST_REMEMBERED:
             self._kept.popitem(last=False)
+
+
+# -- whose a token is, and what that user may do: the API server's own answers (TokenReview, SubjectAccessReview)
+
+
+_TOKENS: Final = "/apis/authentication.k8s.io/v1/tokenreviews"
+_ACCESS: Final = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
+
+
+class User(NamedTuple):
+    """Whom a token stands for. All of it is reviewed: an authorizer may look at any part."""
+
+    name: str
+    uid: str = ""
+    groups: tuple[str, ...] = ()
+    extra: tuple[tuple[str, tuple[str, ...]], ...] = ()
+
+
+class PathRight(NamedTuple):
+    """The right to ask for a path."""
+
+    path: str
+    verb: str = "get"  # the HTTP method in lower case
+
+    def attributes(self) -> Mapping[str, Any]:
+        """Of a SubjectAccessReview."""
+        return {"nonResourceAttributes": {"path": self.path, "verb": self.verb}}
+
+
+class ListPods(NamedTuple):
+    """The right to list the pods of a namespace; "": of all."""
+
+    namespace: str = ""
+
+    def attributes(self) -> Mapping[str, Any]:
+        """Of a SubjectAccessReview."""
+        return {"resourceAttributes": {"namespace": self.namespace, "verb": "list", "resource": "pods"}}
+
+
+class _User(msgspec.Struct):
+    username: str = ""
+    uid: str = ""
+    groups: tuple[str, ...] = ()
+    extra: dict[str, tuple[str, ...]] = {}
+
+
+class _Status(msgspec.Struct):
+    authenticated: bool = False
+    user: _User = msgspec.field(default_factory=_User)
+    allowed: bool = False
+
+
+class _Answer(msgspec.Struct):
+    status: _Status
+
+
+class Reviews:
+    """The two questions. ApiError: the server refuses them; NoAnswer: it gives no answer that can be used."""
+
+    def __init__(self, server: ApiServer) -> None:
+        self._server = server
+
+    async def user(self, token: str) -> User | None:
+        """None: the API server accepts no such token."""
+        status = await self._ask(_TOKENS, "authentication.k8s.io/v1", "TokenReview", {"token": token})
+        user = status.user
+        if not status.authenticated or not user.username:
+            return None
+        return User(user.username, user.uid, user.groups, tuple(sorted(user.extra.items())))
+
+    async def may(self, user: User, right: PathRight | ListPods) -> bool:
+        """Whether the user has the right."""
+        spec = {"user": user.name, "uid": user.uid, "groups": user.groups, "extra": dict(user.extra)}
+        body = {**spec, **right.attributes()}
+        return (await self._ask(_ACCESS, "authorization.k8s.io/v1", "SubjectAccessReview", body)).allowed
+
+    async def _ask(self, path: str, version: str, kind: str, spec: Mapping[str, Any]) -> _Status:
+        body = msgspec.json.encode({"apiVersion": version, "kind": kind, "spec": spec})
+        answer = await self._server.post(path, body)
+        try:
+            return msgspec.json.decode(answer, type=_Answer).status
+        except msgspec.MsgspecError as error:
+            raise NoAnswer(f"{kind}: an answer that cannot be read: {error}") from error

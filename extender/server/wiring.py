@@ -3,45 +3,61 @@
 from __future__ import annotations
 
 import asyncio
+import pickle
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
+from math import inf
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Final, Generic, Literal, NamedTuple, TypeVar
 
+from prometheus_client import Gauge
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route, Router, request_response
 from starlette.types import Lifespan
 
-from extender.act.controller import ClusterSource, Frozen, Supervisor
+from extender.act.advance import FoundRoom, Search
+from extender.act.controller import ClusterSource, Controller, Frozen, Supervisor
+from extender.act.events import EventRecorder, FewEvents
 from extender.act.evictions import OwnEvictions
+from extender.act.parked import ParkedPods
 from extender.ask import frozen
+from extender.ask.explain import Explainer, Times
+from extender.ask.fleet import FleetCounts
 from extender.ask.forks import Forks
-from extender.errors import BadInput, NotFound
+from extender.ask.making_room import Room
+from extender.ask.pending import PartialGang, Pending, WaitingPods
+from extender.errors import BadInput, ExtenderError, NotFound
 from extender.journal.recorder import RecordedCluster
 from extender.kube.client import ApiServer
-from extender.log import get_log
+from extender.log import get_log, mute
 from extender.metrics import Metrics
-from extender.objects import tolerant
-from extender.objects.tolerant import Invalid
-from extender.server import acting, asking, deciding
+from extender.objects import decode
+from extender.objects.advance import WantedRoom
+from extender.objects.decode import Invalid
+from extender.queue.report import QueueReport, first_names
+from extender.reservations.advance import turn_of
+from extender.server import acting, deciding
 from extender.server.acting import Outside
-from extender.server.asking import Views
 from extender.server.calls import Hears, Writes
 from extender.server.certificates import Certificates
 from extender.server.connections import Connections, lost
 from extender.server.deciding import Core, cluster_of
 from extender.server.endpoint import Endpoint
-from extender.server.gate import Asks, Reviewer, gated, guarded
+from extender.server.gate import Reviewer, Reviews, gated, guarded
 from extender.server.scheduler_probe import SchedulerProbe
-from extender.server.shadow import VerbCalls
+from extender.server.shadow import ShadowWatch, VerbCalls
 from extender.settings import ServerSettings, Settings, Tls
-from extender.web.health import MOST_NAMED
+from extender.web.debug import ZPages, debug_pages
+from extender.web.health import MOST_NAMED, Health, InvalidObjects
+from extender.web.live import Live
 from extender.web.metrics_page import MetricsPage
-from extender.web.pages import Handler, Names, Pages, ServedPage, error_response, preferred
-from extender.web.site import error_page
+from extender.web.pages import Content, Handler, Names, Pages, ServedPage, error_response, preferred
+from extender.web.site import Site, error_page
+from extender.web.whatif_page import WhatIfPage
 
 log = get_log()
 
@@ -76,14 +92,14 @@ def connect(core: Core, outside: Outside | None = None, asks: Forks | None = Non
     reached_by = (connections, metrics_connections, SchedulerProbe(settings, metrics))
     certificates = _certificates(settings.server, metrics)
     asks = asks or Forks()
-    content, surveys = asking.explaining(core, outside, asks)
+    content, surveys = explaining(core, outside, asks)
     supervisor = Supervisor([*reached_by, *certificates.values(), *outside.controllers, *surveys, source])
     writes = Writes(
         core.verbs, metrics, core.clock.monotonic, core.events, binder=outside.binder, keeper=outside.keeper
     )
     calls, endpoint, shadow = deciding.answering(core, supervisor, writes, Hears(outside.evictions, outside.parked))
     connections.verbs.update((path_of(verb).encode(), app) for verb, app in endpoint.verbs.items())
-    views = asking.views(core, content, Pages(asks, lost), supervisor, shadow, connections.stopping)
+    views = _views(core, content, Pages(asks, lost), supervisor, shadow, connections.stopping)
 
     async def close() -> None:
         asks.close()
@@ -96,7 +112,7 @@ def connect(core: Core, outside: Outside | None = None, asks: Forks | None = Non
     return Server(app, apart, certificates, *reached_by, calls, supervisor, source, asks, views.metrics)
 
 
-def _places(at: ServerSettings, reviews: Asks | None, metrics: Metrics) -> Exposure:
+def _places(at: ServerSettings, reviews: Reviews | None, metrics: Metrics) -> Exposure:
     """Where the listeners are, and which clients may ask them. BadInput: tokens are asked for, and there is no API
     server that could review them."""
     reviewer = None if reviews is None else Reviewer(reviews, metrics)
@@ -130,7 +146,7 @@ def over_file(settings: Settings, path: Path, record: Path | None = None) -> Ser
     metrics, invalid = Metrics(), list[Invalid]()
     cluster = cluster_of(settings, metrics, record, live=False)
     cluster.apply(frozen.read(path, cluster.gpu_names, invalid), time.monotonic())
-    for warning in tolerant.warnings(invalid, MOST_NAMED):
+    for warning in decode.warnings(invalid, MOST_NAMED):
         log.warning("an object cannot be read in full", err=warning["message"])
     log.info("frozen cluster", nodes=len(cluster.nodes), pods=len(cluster.pods), file=str(path))
     core = Core.over(cluster, Frozen(invalid), metrics=metrics)
@@ -242,3 +258,272 @@ class _NoPage:
         elif self._has_page and preferred(request.headers.get("accept", "")) == "text/html":
             return error_page(NotFound("there is no such page", path=path), as_json=False)
         return error_response(404, "not-found", f"nothing is served here; there are {self._served}", path)
+
+
+# -- what answers people: the pages, and the gauges that need a look at the whole cluster
+
+
+MOST_REASONS: Final = 3  # why no pods move, in a text
+
+
+class Views(NamedTuple):
+    """All that the application serves beside the verbs."""
+
+    health: Health
+    metrics: MetricsPage
+    zpages: ZPages
+    pages: Sequence[ServedPage]
+    """Those for people; of the debug pages each has its path in web/openapi.yaml."""
+
+
+def explaining(core: Core, outside: Outside, asks: Forks) -> tuple[Content, list[Controller]]:
+    """(what explains the pods of a core, what counts over the whole cluster at times of its own). `asks`: where
+    questions are answered."""
+    queue, leader = outside.queue, outside.leader
+
+    def report() -> QueueReport | None:
+        return queue.report if queue else None
+
+    times = Times(core.clock.monotonic, core.clock.wall)
+    explainer = Explainer(core.verbs, times, report, leader=leader)
+    asks.begin = partial(_stand_still, core, times)
+    if outside.advance is not None:
+        outside.advance.search = search_of(explainer, core, asks)
+    surveys = _surveys(explainer, core, asks, outside.parked)
+    return Content(core.verbs, explainer, times, report, leader, core.trend), surveys
+
+
+def search_of(explainer: Explainer, core: Core, asks: Forks) -> Search:
+    """Searches the places of advance reservations in forks, where none counts that is over by then."""
+
+    def found(name: str, asked: WantedRoom, until: float) -> tuple[bytes]:
+        began, advance = time.process_time(), core.verbs.claims.advance
+        # What is held for pods that have left their nodes for it counts still.
+        others = [held for held in advance if (held.owner or turn_of(held.name)[0] != name) and held.since < until]
+        advance.take([held for held in others if held.until > asked.at], advance.epoch)
+        room = _found(asked, explainer.room(asked))
+        return (pickle.dumps(room._replace(spent=time.process_time() - began)),)
+
+    question = asks.add(found)
+
+    async def search(name: str, asked: WantedRoom, until: float) -> FoundRoom:
+        room: FoundRoom = pickle.loads(await asks.whole(question, name, asked, until, fresh=True))
+        return room
+
+    return search
+
+
+def _found(asked: WantedRoom, room: Room) -> FoundRoom:
+    """What a reservation keeps of it."""
+    if not room.found:
+        stays = [f"{pod['namespace']}/{pod['name']}: {pod['reason']}" for pod in room.shown["stays"]]
+        stays += [f"{reason['pods']} x {reason['reason']}" for reason in room.shown["not_moved"]]
+        because = f" (not moved: {first_names(stays, MOST_REASONS)})" if stays else ""
+        return FoundRoom(why=f"no room for it, and no moves were found that make it{because}")
+    return FoundRoom(room.places or ((asked.node, 0),), room.amounts, room.moves)
+
+
+def _stand_still(core: Core, times: Times) -> None:
+    """In a fork: time stands still, nothing is logged or recorded, and no verb waits."""
+    times.stop()
+    core.cluster.bound_looks(inf)
+    core.verbs.freshness.fixed = core.verbs.freshness.view
+    mute()
+    if isinstance(core.cluster, RecordedCluster):
+        core.cluster.recorder.stop()
+
+
+def _views(
+    core: Core,
+    content: Content,
+    pages: Pages,
+    supervisor: Supervisor,
+    shadow: ShadowWatch | None,
+    stopping: asyncio.Event,
+) -> Views:
+    """All pages. `stopping`: set when the server ends."""
+    cluster, verbs, source, metrics, clock = core.cluster, core.verbs, core.source, core.metrics, core.clock
+    invalid = InvalidObjects(cluster, source.faults)
+    return Views(
+        Health(cluster, invalid, supervisor.missing, source.dark, metrics.degraded),
+        MetricsPage(
+            metrics, cluster, verbs.assumed, verbs.reservations, source, invalid, supervisor.defects, clock.monotonic
+        ),
+        ZPages(lambda: cluster.settings, clock.wall(), metrics.degraded),
+        (
+            *debug_pages(content, invalid, None if shadow is None else shadow.report, pages),
+            *Site(content, Live(lambda: cluster.generation, stopping), supervisor.missing, pages).pages(),
+            WhatIfPage(content, supervisor.missing, pages).page,
+        ),
+    )
+
+
+def _surveys(explainer: Explainer, core: Core, asks: Forks, parked: ParkedPods | None) -> list[Controller]:
+    """What is counted over the whole cluster, once that has been read."""
+    metrics, reports = core.metrics, PartialGangEvents(core.events)
+    wanted, waiting = metrics.nodes_wanted, metrics.waiting_pods
+
+    def known() -> bool:
+        return not core.source.missing()
+
+    def fleet(counts: FleetCounts) -> None:
+        show_fleet(metrics.gpus, metrics.whole_nodes, metrics.linked_sets, counts.models)
+        core.trend.add(counts.point)
+
+    def waiting_pods(pods: WaitingPods) -> None:
+        show_waiting_pods(waiting, pods.by_size)
+        if parked is not None:
+            parked.passed_over(pods.passed_over)
+
+    def partial_gangs(gangs: list[PartialGang]) -> None:
+        show_partial_gangs(metrics.partial_gangs, metrics.partial_gang_gpus, gangs)
+        reports.report(gangs)
+
+    return [
+        Survey("fleet", explainer.fleet_counts, fleet, known, asks),
+        Survey(
+            "pending-pods",
+            explainer.pending,
+            partial(show_pending, metrics.pending_pods, metrics.pending_oldest),
+            known,
+            asks,
+        ),
+        Survey("partial-gangs", explainer.partial_gangs, partial_gangs, known, asks),
+        Survey("nodes-wanted", explainer.nodes_wanted, partial(show_nodes_wanted, wanted), known, asks),
+        Survey("waiting-pods", explainer.waiting_pods, waiting_pods, known, asks),
+    ]
+
+
+# -- what needs a look at the whole cluster, and is counted at times of its own: in a fork, so that no verb waits
+
+
+FIRST_SURVEY_SECONDS: Final = 5.0
+"""After the start."""
+SURVEY_SECONDS: Final = 30.0
+"""Between two counts, at least."""
+SURVEY_REST: Final = 49.0
+"""Times as long as a count took: all of them together have a fiftieth of one processor."""
+T = TypeVar("T")
+
+
+class Survey(Controller, Generic[T]):
+    """Counts now and then."""
+
+    def __init__(
+        self,
+        name: str,
+        count: Callable[[], T],
+        show: Callable[[T], None],
+        known: Callable[[], bool],
+        forks: Forks,
+        *,
+        every_seconds: float = SURVEY_SECONDS,
+    ) -> None:
+        """`name`: of the controller; `count`: one look at the cluster; `show`: what to do with its result; `known`:
+        whether the cluster has been read."""
+        self.name = name
+        self._show, self._known, self._forks, self._every = show, known, forks, every_seconds
+        self._question = forks.add(lambda: _counted(count))
+
+    async def run(self) -> None:
+        """Count, again and again."""
+        await asyncio.sleep(min(FIRST_SURVEY_SECONDS, self._every))
+        while True:
+            spent = await self._look() if self._known() else 0.0
+            await asyncio.sleep(max(self._every, SURVEY_REST * spent))
+
+    async def _look(self) -> float:
+        """Count and show; the CPU time that it took, in seconds."""
+        try:
+            result, spent = pickle.loads(await self._forks.whole(self._question))
+        except ExtenderError as error:  # too little memory, or too many questions: it is counted the next time
+            log.warning("a survey is left out", survey=self.name, err=error.message)
+            return 0.0
+        self._show(result)
+        return float(spent)
+
+
+def _counted(count: Callable[[], object]) -> tuple[bytes]:
+    """The result, and the CPU time that it took."""
+    began = time.process_time()
+    result = count()
+    return (pickle.dumps((result, time.process_time() - began)),)
+
+
+# -- what was counted, as metrics: each look replaces the one before
+
+
+MOST_MODELS: Final = 100
+"""Models that are shown: those with the most GPUs, or of which most nodes are wanted."""
+
+
+def show_nodes_wanted(gauge: Gauge, wanted: Mapping[str, int]) -> None:
+    """How many more nodes of each GPU model the pods that wait would need.
+
+    Cluster Autoscaler and Karpenter judge by counts: where we reject a node they see room, and add none. The rule is
+    that of `gpu-extender capacity` (extender.ask.growth), so the numbers agree.
+    """
+    gauge.clear()
+    for model, nodes in sorted(wanted.items(), key=lambda entry: (-entry[1], entry[0]))[:MOST_MODELS]:
+        gauge.labels(model).set(nodes)
+
+
+def show_fleet(gpus: Gauge, whole_nodes: Gauge, linked_sets: Gauge, models: Sequence[Mapping[str, Any]]) -> None:
+    """What there is and what is left of each GPU model. The numbers are those of `gpu-extender top`."""
+    for gauge in (gpus, whole_nodes, linked_sets):
+        gauge.clear()
+    for model in sorted(models, key=lambda model: (-model["gpus"], model["model"]))[:MOST_MODELS]:
+        name = model["model"]
+        for state, field in (("allocated", "held_gpus"), ("reserved", "reserved_gpus"), ("free", "free_gpus")):
+            gpus.labels(name, state).set(model[field])
+        gpus.labels(name, "closed").set(sum(apart["gpus"] for apart in model["closed"]))
+        whole_nodes.labels(name).set(model["whole_nodes"])
+        for sets in model["linked_sets"]:
+            linked_sets.labels(name, str(sets["gpus"])).set(sets["sets"])
+
+
+def show_partial_gangs(gangs: Gauge, gpus: Gauge, partial: Sequence[PartialGang]) -> None:
+    """How many gangs wait for pods of theirs, and the GPUs that they hold meanwhile; as `gpu-extender top` has them."""
+    gangs.set(len(partial))
+    gpus.set(sum(gang.gpus for gang in partial))
+
+
+def show_pending(pods: Gauge, oldest: Gauge, by_class: Mapping[str, Pending]) -> None:
+    """How many GPU pods of each PriorityClass wait, and for how long the first of them has."""
+    for gauge in (pods, oldest):
+        gauge.clear()
+    for name, waiting in sorted(by_class.items()):
+        outranks = "true" if waiting.outranks else "false"
+        pods.labels(name, outranks).set(waiting.pods)
+        oldest.labels(name, outranks).set(waiting.oldest_seconds)
+
+
+def show_waiting_pods(gauge: Gauge, waiting: Mapping[tuple[str, str], int]) -> None:
+    """How many GPU pods wait, by reason and size. The reasons are those of `gpu-extender top`, so the numbers agree."""
+    gauge.clear()
+    for (reason, size), pods in sorted(waiting.items()):
+        gauge.labels(reason, size).set(pods)
+
+
+# -- one Event for each gang that is partial, on its first pod that runs; few of them, however many gangs a tenant has
+
+
+PARTIAL: Final = "GangPartial"
+
+
+class PartialGangEvents:
+    """Reports each gang once while it is partial. Of several instances the first one writes the Event."""
+
+    def __init__(self, events: EventRecorder) -> None:
+        self._events = events
+        self._reported: set[tuple[str, str]] = set()  # (uid of the pod that has the Event, name of the gang)
+
+    def report(self, partial: Sequence[PartialGang]) -> None:
+        """A look has ended. `partial`: all gangs that are partial."""
+        current = {(gang.running[0].uid, str(gang.ref)): gang for gang in partial}
+        self._reported &= current.keys()
+        few = FewEvents(self._events)
+        for key, gang in current.items():
+            note = f"gang {gang.ref}: {gang.text}. The queue of gpu-extender starts such pods together (docs/queue.md)"
+            if key not in self._reported and few.once(gang.running[0], f"partial-gang/{gang.ref}", PARTIAL, note):
+                self._reported.add(key)

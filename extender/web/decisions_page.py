@@ -15,8 +15,8 @@ from extender.cluster.statements import gpus_of
 from extender.decide.decisions import LEFT_OUT, Decision
 from extender.errors import BadRequest
 from extender.policy.contracts import PodRequest
-from extender.policy.fragmentation import Price
 from extender.policy.reasons import NODE_FAILING, NODE_FAILING_NAMESPACE, REASONS, UNKNOWN_NODE, texts
+from extender.policy.scorers import Price
 from extender.web.pages import Content, Query, pod_of
 
 DECISION_BYTES: Final = 32 << 20

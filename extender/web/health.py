@@ -13,8 +13,8 @@ from starlette.responses import JSONResponse, Response
 
 from extender.cluster.cluster import Cluster, ClusterView
 from extender.metrics import Degraded
-from extender.objects import tolerant
-from extender.objects.tolerant import ObjectFaults
+from extender.objects import decode
+from extender.objects.decode import ObjectFaults
 
 NOT_READY_SECONDS: Final = 60.0
 """So long without a watch of pods or nodes: not ready."""
@@ -43,7 +43,7 @@ class InvalidObjects:
 
     def warnings(self) -> list[dict[str, str]]:
         """By name, MOST_NAMED at most: they do not make the server unready."""
-        return tolerant.warnings([*self._faults().invalid, *self._cluster.invalid], MOST_NAMED)
+        return decode.warnings([*self._faults().invalid, *self._cluster.invalid], MOST_NAMED)
 
     def counts(self) -> dict[tuple[str, str], int]:
         """Since the start, by kind and reason; each version of an object counts."""

@@ -15,7 +15,7 @@ from starlette.responses import Response
 from extender.cluster.cluster import Cluster
 from extender.log import dropped_lines
 from extender.metrics import Metrics
-from extender.objects.tolerant import ObjectFaults
+from extender.objects.decode import ObjectFaults
 from extender.reservations.assumed import AssumedPods
 from extender.reservations.reservations import Reservations
 from extender.web.health import InvalidObjects
@@ -79,7 +79,7 @@ class MetricsPage:
         health = self.cluster.health
         metrics.failing_nodes.set(len(health.refused()))
         metrics.failing_node_rejections.labels("all").set(len(health.refused()))
-        metrics.failing_node_rejections.labels("namespace").set(health.tenant_rejections())
+        metrics.failing_node_rejections.labels("namespace").set(health.verdicts.tenant_rejections())
         metrics.reservations.set(len(self.reservations.all()))
         metrics.holds.set(self.assumed.count(self.clock()))
         yield b""

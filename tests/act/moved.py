@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 from unittest.mock import patch
 
+from extender.act.advance_store import AdvanceStore
 from extender.act.moves import Moves, MovesState, lead_seconds
 from extender.act.saving import WITHDRAW_SECONDS, Need, SaveRequests
 from extender.ask import making_room
@@ -236,8 +237,8 @@ class Scene:
             world = self.world
             clock = Clock(lambda: world.now, lambda: world.wall)
             self._acts = Moves(
-                over(world.verbs), self, cast(PodEvictions, self), cast(SaveRequests, self), world.verbs.evicted, clock,
-                SPREAD,
+                over(world.verbs), cast(AdvanceStore, self), cast(PodEvictions, self), cast(SaveRequests, self),
+                world.verbs.evicted, clock, SPREAD,
             )  # fmt: skip
         return self._acts
 

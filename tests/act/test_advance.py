@@ -9,11 +9,10 @@ from typing import Any, cast
 
 import pytest
 
-from extender.act.advance import AdvanceController, FoundRoom, Keeping
+from extender.act.advance import AdvanceController, DatedGangs, FoundRoom, Keeping
 from extender.act.advance_store import STATE, AdvanceStore
 from extender.act.controller import ADVANCE, Leadership
-from extender.act.moves import MovesState
-from extender.act.queue.dated import DatedGangs
+from extender.act.moves import Moves, MovesState
 from extender.act.saving import SaveRequests
 from extender.ask.explain import Explainer, Times
 from extender.errors import Busy
@@ -22,7 +21,7 @@ from extender.objects.advance import CONFIG_MAP, WantedRoom
 from extender.queue.placement import JointPlacement
 from extender.queue.plan import Planner
 from extender.reservations.advance import Held, PlannedMove, seat
-from extender.server import asking
+from extender.server import wiring
 from extender.settings import Settings
 from extender.times import Clock
 from tests.act.test_evictions import Ear
@@ -145,14 +144,14 @@ class Case:
                 ConfigMap(api, "kube-system", CONFIG_MAP),
                 store,
                 Leadership(lease, ADVANCE, metrics.advance_leader, metrics.degraded, clock.monotonic),
-                self.moving,
+                cast(Moves, self.moving),
                 DatedGangs(planner, world.verbs.claims.seats, store, self.ear, metrics, clock),
                 lambda: self.queue_leader in (name, ""),
             )
             controller = AdvanceController(world.verbs, keeping, lambda: True, self.ear, metrics, clock=clock)
             times = Times(clock.monotonic, clock.wall)
             explainer = Explainer(world.verbs, times, lambda: None)
-            controller.search = searching(asking.search_of(explainer, world.core, InPlace(world.cluster)), world)
+            controller.search = searching(wiring.search_of(explainer, world.core, InPlace(world.cluster)), world)
             yield Instance(self, world, controller, lease)
 
     def run(self, test: Callable[[Instance], Awaitable[None]]) -> None:

@@ -10,8 +10,7 @@ import pytest
 
 from extender.act.advance_store import STATE
 from extender.act.moves import Moves
-from extender.act.save_history import SaveHistory
-from extender.act.saving import Need, SaveRequests
+from extender.act.saving import Need, SaveHistory, SaveRequests
 from extender.ask.judge import over
 from extender.kube.pod_writes import Evicted, PodEvictions, PodPatches
 from extender.objects.records import Event, PodRecord
@@ -266,7 +265,7 @@ class Asking(Evicting):
     @asynccontextmanager
     async def server(self, name: str = "me") -> AsyncIterator[Instance]:
         async with super().server(name) as instance, connected(self.objects) as api:
-            world, moves = instance.world, cast("Moves", instance.controller._moving)
+            world, moves = instance.world, instance.controller._moving
             history = SaveHistory(world.cluster, moves.clock)
             moves.saves = SaveRequests(world.cluster, PodPatches(api), self.ear, world.metrics, history, "a-")
             moves.enabled = self.enabled
@@ -314,7 +313,7 @@ def test_a_server_moves_pods_where_evictions_are_on(enabled: bool) -> None:
         async with connected(Objects()) as api:
             _, outside = live(Settings.model_validate({"evictions": {"enabled": enabled}}), api)
             assert outside.advance is not None
-            assert cast("Moves", outside.advance._moving).enabled == enabled
+            assert outside.advance._moving.enabled == enabled
 
     run_bounded(test())
 

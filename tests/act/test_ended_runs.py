@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from extender.act import ended_runs
-from extender.act.ended_runs import EndedRuns, RunTimesStore
+from extender.act.queue import start_dates
+from extender.act.queue.start_dates import EndedRuns, RunTimesStore
 from extender.kube.client import NoAnswer
 from extender.objects import records
 from extender.objects.records import Event, PodRecord
@@ -181,7 +181,7 @@ async def test_what_cannot_be_read_is_asked_again() -> None:
 
 
 async def test_what_is_not_over_yet_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ended_runs, "MOST_OPEN", 1)
+    monkeypatch.setattr(start_dates, "MOST_OPEN", 1)
     case = Case()
     for name in ("a", "b"):
         case.runs_since(name, 0.0)

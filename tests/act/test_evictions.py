@@ -13,8 +13,7 @@ from extender.act.controller import EVICTIONS, Leadership, Supervisor
 from extender.act.events import EventRecorder
 from extender.act.evictions import BACKOFF_SECONDS, PAUSE, ClusterReadiness, Evictor, OwnEvictions
 from extender.act.reservations import ReservationStore
-from extender.act.save_history import SaveHistory
-from extender.act.saving import SaveRequests
+from extender.act.saving import SaveHistory, SaveRequests
 from extender.cli.decisions import lines
 from extender.kube.own_objects import Lease, Regarding
 from extender.kube.pod_writes import PodEvictions, PodPatches

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from extender.act.parked import PAUSE_SECONDS, ParkedPods
 from extender.kube.pod_writes import Patched, PatchOutcome
+from extender.objects.records import PodRecord
 from extender.reservations.reservations import Reservation
 from extender.times import Clock
 from tests.waiting import run_bounded
@@ -20,10 +21,10 @@ class Pods:
         self.outcomes: list[PatchOutcome] = []
 
     async def nominate(
-        self, namespace: str, name: str, version: str, node: str, annotations: Mapping[str, str | None]
+        self, pod: PodRecord, node: str, annotations: Mapping[str, str | None], version: str = ""
     ) -> Patched:
         assert not annotations
-        self.writes.append((name, version, node))
+        self.writes.append((pod.name, version, node))
         return Patched(self.outcomes.pop(0) if self.outcomes else "written", f"{version}+")
 
 

@@ -9,10 +9,10 @@ import pytest
 
 from ext_core.rows import NOT_ASKED
 from extender.act.document import MOST_BYTES, LearnedStore
-from extender.act.save_history import (
-    FORMAT,
+from extender.act.saving import (
+    ANSWERS_FORMAT,
+    ANSWERS_KEY,
     HALF_LIFE_SECONDS,
-    KEY,
     MOST_NAMESPACES,
     MOST_OWNERS,
     SaveHistory,
@@ -247,16 +247,16 @@ def test_a_clock_that_was_ahead_stops_no_learning() -> None:
 def test_a_damaged_text_is_none(text: str) -> None:
     with pytest.raises(Damaged):
         Case().history.load(text)
-    assert not is_newer(text, FORMAT)
+    assert not is_newer(text, ANSWERS_FORMAT)
 
 
 def test_a_text_of_a_version_to_come_stays() -> None:
     objects, case, text = Objects(), Case(), '{"format":2,"what":3}'
-    assert is_newer(text, FORMAT)
+    assert is_newer(text, ANSWERS_FORMAT)
 
     async def whole() -> None:
         async with connected(objects) as server:
-            await LearnedStore(map_of(server), lambda: text, lambda text: None, key=KEY).save()
+            await LearnedStore(map_of(server), lambda: text, lambda text: None, key=ANSWERS_KEY).save()
             store = SaveHistoryStore(map_of(server), case.history)
             await store.begin()
             case.note("liar")
@@ -264,7 +264,7 @@ def test_a_text_of_a_version_to_come_stays() -> None:
 
     run_bounded(whole())
     (stored,) = [made for path, made in objects.stored.items() if path.endswith("gpu-extender-mix")]
-    assert stored["data"] == {KEY: text}
+    assert stored["data"] == {ANSWERS_KEY: text}
 
 
 def test_a_record_of_the_cluster_has_it() -> None:

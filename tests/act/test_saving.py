@@ -15,8 +15,15 @@ import pytest
 
 from extender.act.controller import EVICTIONS, Leadership
 from extender.act.evictions import BACKOFF_SECONDS, Evictor, OwnEvictions
-from extender.act.save_history import SaveHistory
-from extender.act.saving import ASKING_SECONDS, ROUND_SECONDS, WITHDRAW_SECONDS, EvictionRequests, Need, SaveRequests
+from extender.act.saving import (
+    ASKING_SECONDS,
+    ROUND_SECONDS,
+    WITHDRAW_SECONDS,
+    EvictionRequests,
+    Need,
+    SaveHistory,
+    SaveRequests,
+)
 from extender.kube.own_objects import Lease
 from extender.kube.pod_writes import PodEvictions, PodPatches
 from extender.metrics import Metrics

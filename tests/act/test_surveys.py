@@ -11,12 +11,19 @@ from typing import Any
 import pytest
 from prometheus_client import Gauge
 
-from extender.act.surveys import FIRST_SECONDS, MOST_MODELS, Survey, show_fleet, show_nodes_wanted, show_waiting_pods
 from extender.ask import pending
 from extender.ask.explain import Explainer, Times
 from extender.ask.pending import LONGEST_BACKOFF, POD_SIZES
 from extender.metrics import Metrics
 from extender.objects.queueing import GATE
+from extender.server.wiring import (
+    FIRST_SURVEY_SECONDS,
+    MOST_MODELS,
+    Survey,
+    show_fleet,
+    show_nodes_wanted,
+    show_waiting_pods,
+)
 from tests.ask.capacity.clusters import MODEL
 from tests.world import JSON, InPlace, World, pairs
 
@@ -247,7 +254,7 @@ async def test_a_count_that_takes_long_is_made_less_often(monkeypatch: pytest.Mo
 
     async def sleep(seconds: float) -> None:
         slept.append(seconds)
-        if not steps and seconds > FIRST_SECONDS:
+        if not steps and seconds > FIRST_SURVEY_SECONDS:
             end.set()
             await asyncio.Event().wait()
 
@@ -259,4 +266,4 @@ async def test_a_count_that_takes_long_is_made_less_often(monkeypatch: pytest.Mo
             await end.wait()
     finally:
         task.cancel()
-    assert [seconds for seconds in slept if seconds > FIRST_SECONDS] == [98.0, 30.0]
+    assert [seconds for seconds in slept if seconds > FIRST_SURVEY_SECONDS] == [98.0, 30.0]

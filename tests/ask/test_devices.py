@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from extender.objects.devices import PLANNED_NODE
 from extender.objects.queueing import GATE, PINNED
-from extender.objects.records import PLANNED_NODE
 from extender.queue.report import MOST_WHYS, QueueReport, Waiting
 from extender.settings import Settings
 from extender.sim import claims as dra

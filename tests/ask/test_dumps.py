@@ -13,8 +13,8 @@ from extender.ask.suppose import SupposedCluster
 from extender.ask.whatif import engine, question
 from extender.ask.whatif.question import Document
 from extender.errors import BadCluster
+from extender.objects.decode import Invalid
 from extender.objects.records import Event, NodeRecord, PodRecord
-from extender.objects.tolerant import Invalid
 from extender.settings import Settings
 from tests.world import JSON, WALL
 

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from extender.act.events import OF_NAMESPACE, EventRecorder
-from extender.act.surveys import PartialGangEvents, show_partial_gangs
 from extender.ask.checks import answer
 from extender.ask.pending import MOST_NAMED, PARTIAL_SECONDS, partial_gangs
 from extender.cli.top import _lines
 from extender.metrics import Metrics
+from extender.server.wiring import PartialGangEvents, show_partial_gangs
 from tests.ask.asking import page
 from tests.world import JSON, WALL, World, rfc3339, workload
 

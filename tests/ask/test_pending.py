@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from extender.act.surveys import show_pending
 from extender.ask.nodes import deciding
 from extender.ask.pending import MOST_CLASSES, Pending, by_class
 from extender.metrics import Metrics
+from extender.server.wiring import show_pending
 from tests.world import WALL, World, rfc3339, workload
 
 

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from extender.cluster.eligibility import CLAUSE, MOST_PARTS, Eligibility, TooLong
-from extender.objects.records import Event, NodeRecord, selects
+from extender.objects.nodes import selects
+from extender.objects.records import Event, NodeRecord
 from extender.objects.selectors import NodeTerm, Operator, Requirement, Taint, Toleration, untolerated
 from tests.cluster.reach import kept_of
 from tests.fuzz.sizes import sizes

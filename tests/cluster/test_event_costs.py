@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from extender.cluster import cluster, ledger, shared_ledger
+from extender.cluster import cluster, ledger
 from extender.cluster.statements import Holding
 from extender.objects import gangs
 from extender.objects.records import PodRecord
@@ -107,13 +107,13 @@ def test_a_shared_node_parses_the_statement_of_the_changed_pod_alone(monkeypatch
     for i in range(12):
         world.pod(f"p{i}", 1, "n", annotations={OURS + "gpus": str(i % 4)})
     read: list[str] = []
-    stated = shared_ledger.stated
+    stated = ledger.units_stated
 
     def reading(pod: PodRecord, key: str, count: int) -> dict[int, int]:
         read.append(pod.name)
         return stated(pod, key, count)
 
-    monkeypatch.setattr(shared_ledger, "stated", reading)
+    monkeypatch.setattr(ledger, "units_stated", reading)
     world.pod("q", 1, "n", annotations={OURS + "gpus": "3"})
     assert set(read) == {"q"}
     assert world.cluster.tables.nodes.node(world.cluster.row("n")).parts[:4] == (3, 3, 3, 4)

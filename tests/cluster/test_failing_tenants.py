@@ -289,7 +289,7 @@ def test_state_and_work_stay_bounded_under_a_flood() -> None:
             health.stale.clear()
             health.verdicts.stale_tenants.clear()
     assert 1_500 < len(health) <= KEPT_OF_TENANTS
-    assert all(len(health.standings(f"ns-{i}")) <= KEPT_OF_TENANT for i in range(20))
+    assert all(len(health.verdicts.standings(f"ns-{i}")) <= KEPT_OF_TENANT for i in range(20))
     assert not health._starts
     assert max(spent) < 100_000, "functions that a tick calls; at most 41,000 here"
     for second in range(200):

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from extender.decide.decisions import MOST_UNKNOWN, Decision, Decisions
-from extender.decide.filter import MOST_NODES
+from extender.decide.verbs import MOST_UNKNOWN_NODES
 from extender.settings import DecisionSettings as Kept
 from extender.settings import Settings
 from tests.tables import request
@@ -237,7 +237,7 @@ def test_names_of_unknown_nodes_are_bounded() -> None:
     assert len(answer["FailedAndUnresolvableNodes"]) == 50_000  # the answer speaks of each
     kept = next(world.verbs.decisions.latest())
     assert len(kept.judged.unknown) == MOST_UNKNOWN
-    assert len(world.verbs.filter.unknown_nodes) <= MOST_NODES
+    assert len(world.verbs.filter.unknown_nodes) <= MOST_UNKNOWN_NODES
     shown = world.decision()
     assert (shown["candidates"], shown["reasons"]) == (50_001, {"unknown-node": 50_000})
     assert [node["node"] for node in shown["nodes"]] == ["n", *names[:99]]

@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from extender.objects import records
+from extender.objects.decode import bare
 from extender.objects.records import Event
-from extender.objects.tolerant import bare
 from tests.world import JSON, World, machine, workload
 
 Change = Callable[[JSON], None]

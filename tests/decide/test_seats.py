@@ -10,7 +10,7 @@ import pytest
 from extender.objects import records
 from extender.policy.reasons import REASONS
 from extender.queue.placement import Placed
-from extender.queue.starts import seats_of
+from extender.queue.places import seats_of
 from extender.reservations.seats import Seat, Seats, absent_uid
 from extender.settings import Settings
 from tests.decide.test_bind import PLAN, Api

@@ -8,7 +8,7 @@ from functools import partial
 
 import pytest
 
-from extender.objects import records
+from extender.objects import limits, records
 from extender.objects.quotas import QuotaUse, counts_pods
 from tests.e2e import builders
 from tests.e2e.api import Api, Object
@@ -52,7 +52,7 @@ def test_the_api_server_refuses_what_we_say(api: Api, namespace: str, seed: int)
         refusal(api.create, builders.priority_class(name, value * 100))
     quotas = [quota_cases.quota(chance, f"q{at}", namespace) for at in range(chance.randint(2, 4))]
     bounded(api, quotas, namespace)
-    use = QuotaUse(map(records.resource_quota, quotas))
+    use = QuotaUse(map(limits.resource_quota, quotas))
     stored: list[Object] = []
     verdicts = set()
     for number in range(14):
@@ -67,11 +67,11 @@ def test_the_api_server_refuses_what_we_say(api: Api, namespace: str, seed: int)
             use.add(pod)
         verdicts.add(bool(expected))
     assert False in verdicts or not stored
-    counted = QuotaUse(map(records.resource_quota, quotas))
+    counted = QuotaUse(map(limits.resource_quota, quotas))
     for item in stored:  # as the API server has written them, with its defaults
         counted.count(records.pod(item, GPUS), 0.0)
     for quota in quotas:
-        record = records.resource_quota(api.get("ResourceQuota", quota["metadata"]["name"], namespace))
+        record = limits.resource_quota(api.get("ResourceQuota", quota["metadata"]["name"], namespace))
         used = counted.used(record)
         assert {name: used.get(name, 0) for name, _ in record.used if counts_pods(name)} == {
             name: number for name, number in record.used if counts_pods(name)

@@ -7,7 +7,7 @@ import time
 from collections import Counter
 
 from extender.objects.cel import DeviceProperties, selector
-from extender.objects.records import resource_slice
+from extender.objects.devices import resource_slice
 from tests.e2e.build import ControlPlaneUnavailable, build_selectors
 from tests.needs import lacking
 from tests.selector_cases import Case, cases

@@ -22,7 +22,7 @@ from extender.kube.lists import (
     WatchedKind,
 )
 from extender.kube.reflector import Reflector, Relist
-from extender.objects import tolerant
+from extender.objects import decode
 from extender.objects.records import Event, PodRecord
 from extender.settings import Settings
 from tests.kube import hostile
@@ -89,7 +89,7 @@ def test_what_can_be_read_of_a_pod_holds_its_gpus() -> None:
     assert isinstance(record, PodRecord)
     assert record.unread
     assert (record.node, record.gpus, record.priority) == ("n", ((GPU, 8),), 5)
-    assert tolerant.ANY_POD in record.anti_affinity_terms
+    assert decode.ANY_POD in record.anti_affinity_terms
     assert "Near" in reflector.state.rejected["default/strange"]
 
 

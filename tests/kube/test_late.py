@@ -12,12 +12,12 @@ from typing import Any, cast
 import pytest
 from structlog.testing import capture_logs
 
-from extender.kube import late, reflector
+from extender.kube import reflector
 from extender.kube.client import ApiServer
 from extender.kube.lists import BUDGETS, PODS
-from extender.kube.reflector import Decoder, Reflector
+from extender.kube.reflector import LONG_BYTES, Decoder, Reflector
 from extender.kube.watching import WatchPace, WatchTiming
-from extender.objects import tolerant
+from extender.objects import decode
 from extender.objects.records import Event, Page, PodRecord
 from extender.times import Rests
 from tests.kube import hostile
@@ -37,7 +37,7 @@ class Watched:
 
         def line(decoder: Decoder, text: bytes) -> Any:
             change = line_of(decoder, text)
-            if change is not None and len(text) >= late.LONG:
+            if change is not None and len(text) >= LONG_BYTES:
                 self.now += SECONDS
                 self.read[getattr(change[1], "namespace", "")] += 1
             return change
@@ -74,7 +74,7 @@ class Nothing:
     def returned(self) -> None: ...
 
 
-def long(name: str, version: int, namespace: str = "mallory", size: int = late.LONG, **facts: Any) -> dict[str, Any]:
+def long(name: str, version: int, namespace: str = "mallory", size: int = LONG_BYTES, **facts: Any) -> dict[str, Any]:
     pod = workload(name, 1, namespace=namespace, **facts)
     pod["metadata"] |= {"resourceVersion": str(version), "uid": f"{namespace}/{name}"}
     pod["metadata"]["managedFields"] = [{"manager": "x" * size}]
@@ -145,7 +145,7 @@ def test_a_list_is_not_followed_by_what_has_waited(monkeypatch: pytest.MonkeyPat
     listed = {"kind": "PodList", "metadata": {"resourceVersion": "9"}, "items": [long("p", 8)]}
 
     async def pages(*_: object) -> AsyncGenerator[Page]:
-        yield tolerant.page(json.dumps(listed).encode())
+        yield decode.page(json.dumps(listed).encode())
 
     monkeypatch.setattr(reflector, "pages", pages)
     seen.send(("ADDED", long("p", 1)), ("MODIFIED", long("p", 2)), ("ADDED", long("q", 3)))
@@ -164,7 +164,7 @@ def test_random_events(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     lives: Counter[tuple[str, str]] = Counter()
     for version in range(300):
         key = chance.choice(("mallory", "eve")), chance.choice("abc")
-        size = chance.choice((0, late.LONG))
+        size = chance.choice((0, LONG_BYTES))
         before = truth.get(key)
         facts: dict[str, Any] = {}
         if before is not None:
@@ -209,11 +209,11 @@ def test_random_events(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_waits_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Objects of a MB of which nothing is kept as records may be hundreds."""
-    monkeypatch.setattr(late, "MOST_BYTES", 10 * late.LONG)
+    monkeypatch.setattr(reflector, "MOST_LATE_BYTES", 10 * LONG_BYTES)
     seen = Watched(monkeypatch)
     for version in range(100):
         seen.send(("MODIFIED", long(f"p{version % 20}", version)))
-        assert seen.reflector._late._size <= late.MOST_BYTES
+        assert seen.reflector._late._size <= reflector.MOST_LATE_BYTES
     assert len(seen.pods) >= 11
     seen.reflector._late.clear()
     assert seen.reflector._late._size == 0
@@ -228,7 +228,10 @@ def test_the_other_kinds_of_a_tenant_share_its_time(monkeypatch: pytest.MonkeyPa
 
     def send(version: int) -> None:
         meta = {"namespace": "mallory", "name": "b", "uid": "b", "resourceVersion": str(version)}
-        budget = {"metadata": meta | {"managedFields": [{"manager": "x" * late.LONG}]}, "spec": {"selector": {}}}
+        budget = {
+            "metadata": meta | {"managedFields": [{"manager": "x" * LONG_BYTES}]},
+            "spec": {"selector": {}},
+        }
         lines = [hostile.line("MODIFIED", json.dumps(budget).encode()).strip()]
         asyncio.run(budgets._feed.give(budgets._changes(lines)))
 

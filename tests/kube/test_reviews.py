@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import pytest
 
 from extender.kube.client import ApiError, NoAnswer
-from extender.kube.reviews import ListPods, PathRight, Reviews, User
+from extender.server.gate import ListPods, PathRight, Reviews, User
 from tests.kube.api_server import Answer, Script, client_of, failed, hung_up, whole
 from tests.waiting import run_bounded
 

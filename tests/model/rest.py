@@ -122,7 +122,7 @@ class _Rest:
         if entry.gang.ref.text in repairs.paused() or entry.gang.ref.namespace in repairs.paused_namespaces():
             return
         held = self.model.held()
-        head = self.leader.queue._planner.report.head
+        head = self.leader.queue.planner.report.head
         free = dict(self.free)
         behind = head is not None and head.gang.ref != entry.gang.ref
         borrower = "" if head is None else head.gang.queue

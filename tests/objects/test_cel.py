@@ -9,7 +9,7 @@ import pytest
 
 from extender.objects import cel
 from extender.objects.cel import DeviceProperties, Selector, Verdict, judge, selects
-from extender.objects.records import Attribute, Capacity, ClaimSpec, DeviceRecord, resource_claim
+from extender.objects.devices import Attribute, Capacity, ClaimSpec, DeviceRecord, resource_claim
 from tests.selector_cases import Grammar
 
 DRIVER = "gpu.nvidia.com"

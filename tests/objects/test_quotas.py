@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from extender.objects import records
+from extender.objects import limits, records
 from extender.objects.quotas import QuotaUse, counts, counts_pods, unit
 from tests.objects import quota_cases
 from tests.oracles import quotas as oracle
@@ -25,14 +25,14 @@ def test_random_quotas_refuse_what_the_plain_form_refuses(seed: int) -> None:
     """Pods come one after the other; those that pass stay."""
     chance = random.Random(seed)
     quotas = [quota_cases.quota(chance, f"q{at}", chance.choice("ab")) for at in range(chance.randint(1, 4))]
-    use = QuotaUse(map(records.resource_quota, quotas))
+    use = QuotaUse(map(limits.resource_quota, quotas))
     there: list[JSON] = []
     refused = 0
     for number in range(12):
         item = quota_cases.pod(chance, f"p{number}", chance.choice("ab"))
         pod = pod_of(item)
         for quota in quotas:
-            assert counts(records.resource_quota(quota), pod) == oracle.is_counted(quota, item), (quota, item)
+            assert counts(limits.resource_quota(quota), pod) == oracle.is_counted(quota, item), (quota, item)
         expected = oracle.exceeded(quotas, there, item)
         assert {(one.quota.name, one.resource) for one in use.excess([pod])} == expected, item
         wanted = {one["metadata"]["name"]: missing for one in quotas if (missing := oracle.unstated(one, item))}
@@ -51,7 +51,7 @@ def test_pods_together_exceed_what_their_sum_exceeds(seed: int) -> None:
     items = [quota_cases.pod(chance, f"p{at}", "a") for at in range(4)]
     there = [quota_cases.pod(chance, f"t{at}", "a") | {"status": {"phase": phase}} for at, phase in
              enumerate(chance.choices(("Pending", "Running", "Succeeded", "Failed"), k=4))]  # fmt: skip
-    use = QuotaUse(map(records.resource_quota, quotas))
+    use = QuotaUse(map(limits.resource_quota, quotas))
     for one in there:
         use.count(pod_of(one), WALL)
     excess = use.excess([*map(pod_of, items)])
@@ -76,7 +76,7 @@ def test_what_is_used_is_the_larger_of_the_count_and_the_status() -> None:
     """The API server admits pods by the status; pods of an input that its status does not have count, too."""
     quota = {"metadata": {"name": "q", "namespace": "a"}, "spec": {"hard": {"pods": "5", "count/pods": "9"}},
              "status": {"used": {"pods": "1", "count/pods": "7"}}}  # fmt: skip
-    record = records.resource_quota(quota)
+    record = limits.resource_quota(quota)
     use = QuotaUse([record])
     for name in ("x", "y"):
         use.count(pod_of({"metadata": {"name": name, "namespace": "a"}, "spec": {"containers": []}}), WALL)
@@ -85,7 +85,7 @@ def test_what_is_used_is_the_larger_of_the_count_and_the_status() -> None:
 
 
 def test_a_pod_that_is_stuck_in_its_end_counts_as_one_that_has_ended() -> None:
-    record = records.resource_quota({"metadata": {"name": "q", "namespace": "a"}, "spec": {"hard": {"pods": "1"}}})
+    record = limits.resource_quota({"metadata": {"name": "q", "namespace": "a"}, "spec": {"hard": {"pods": "1"}}})
     meta = {
         "name": "p",
         "namespace": "a",
@@ -122,7 +122,7 @@ def test_a_pod_with_gpus_alone_is_best_effort() -> None:
 def test_amounts_that_cannot_be_read_end_nothing() -> None:
     spec = {"containers": [{"name": "c", "resources": {"limits": {"ephemeral-storage": "much", GPU: 1}}}]}
     assert pod_of({"metadata": {"name": "p"}, "spec": spec}).quota_facts.amounts == ()
-    record = records.resource_quota({"metadata": {"name": "q"}, "spec": {"hard": {"pods": "many", "cpu": "1"}}})
+    record = limits.resource_quota({"metadata": {"name": "q"}, "spec": {"hard": {"pods": "many", "cpu": "1"}}})
     assert (record.hard, record.unreadable) == ((("cpu", 1000),), (("pods", "many"),))
 
 
@@ -130,7 +130,7 @@ def test_amounts_that_cannot_be_read_end_nothing() -> None:
 def test_a_device_whose_name_ends_as_cpu_does(name: str) -> None:
     """Its amount is a number of devices, and no number of cores."""
     pod = pod_of({"metadata": {"name": "p"}, "spec": {"containers": [{"resources": {"limits": {name: "4"}}}]}})
-    record = records.resource_quota({"metadata": {"name": "q"}, "spec": {"hard": {f"requests.{name}": "3"}}})
+    record = limits.resource_quota({"metadata": {"name": "q"}, "spec": {"hard": {f"requests.{name}": "3"}}})
     (excess,) = QuotaUse([record]).excess([pod])
     assert (excess.hard, excess.asked) == (3, 4)
 

@@ -10,8 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extender.cluster.pods import Repelling
-from extender.objects import decode, records
-from extender.objects.records import Owner, PodClaimRef, PodRecord, QuotaFacts, RecordError
+from extender.objects import decode, devices, limits, records
+from extender.objects.limits import QuotaFacts
+from extender.objects.pods import PodClaimRef
+from extender.objects.records import Owner, PodRecord, RecordError
 from extender.objects.selectors import NodeTerm, Requirement, Taint, Toleration, shared_tolerations
 
 GPU = "nvidia.com/gpu"
@@ -429,7 +431,7 @@ def test_a_node_without_allocatable_offers_its_capacity() -> None:
 
 
 def test_a_budget() -> None:
-    made = records.pod_disruption_budget(
+    made = limits.pod_disruption_budget(
         {
             "metadata": {"name": "b", "namespace": "team"},
             "spec": {"selector": {"matchLabels": {"app": "x"}}, "minAvailable": "50%"},
@@ -439,21 +441,21 @@ def test_a_budget() -> None:
     assert (made.namespace, made.disruptions_allowed, made.disrupted_pods) == ("team", 1, frozenset({"p1"}))
     assert made.selector.matches({"app": "x"})
     assert not made.selector.matches({})
-    everything = records.pod_disruption_budget({"metadata": {"name": "b"}, "spec": {"selector": {}}})
+    everything = limits.pod_disruption_budget({"metadata": {"name": "b"}, "spec": {"selector": {}}})
     assert everything.selector.empty
     assert everything.disruptions_allowed == 0
-    nothing = records.pod_disruption_budget({"metadata": {"name": "b"}, "spec": {"selector": None}})
+    nothing = limits.pod_disruption_budget({"metadata": {"name": "b"}, "spec": {"selector": None}})
     assert not nothing.selector.matches({"app": "x"})
 
 
 def test_priority_and_device_classes() -> None:
-    made = records.priority_class({"metadata": {"name": "c"}, "value": 7, "preemptionPolicy": "Never"})
+    made = limits.priority_class({"metadata": {"name": "c"}, "value": 7, "preemptionPolicy": "Never"})
     assert (made.value, made.never, made.global_default) == (7, True, False)
     with pytest.raises(RecordError, match="value"):
-        records.priority_class({"metadata": {"name": "c"}})
-    device = records.device_class({"metadata": {"name": "gpu"}, "spec": {"extendedResourceName": GPU}})
+        limits.priority_class({"metadata": {"name": "c"}})
+    device = devices.device_class({"metadata": {"name": "gpu"}, "spec": {"extendedResourceName": GPU}})
     assert device.extended_resource_name == GPU
-    assert records.device_class({"metadata": {"name": "gpu"}}).extended_resource_name == ""
+    assert devices.device_class({"metadata": {"name": "gpu"}}).extended_resource_name == ""
 
 
 @pytest.mark.parametrize(
@@ -503,7 +505,7 @@ def test_selectors_that_the_api_refuses() -> None:
         {"key": "k", "operator": "Near", "values": ["1"]},
     ):
         with pytest.raises(RecordError, match="matchExpressions"):
-            records.pod_disruption_budget(
+            limits.pod_disruption_budget(
                 {"metadata": {"name": "b"}, "spec": {"selector": {"matchExpressions": [expression]}}}
             )
 

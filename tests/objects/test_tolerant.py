@@ -14,8 +14,9 @@ from extender.ask import frozen
 from extender.cluster.tables import MOST_AMOUNT, MOST_SUM
 from extender.decide.decisions import Written
 from extender.errors import BadCluster
-from extender.objects import decode, tolerant
-from extender.objects.records import UNREADABLE, Event, GroupRecord, Kind, NodeRecord, PdbRecord, PodRecord, Record
+from extender.objects import decode
+from extender.objects.pods import UNREADABLE
+from extender.objects.records import Event, GroupRecord, Kind, NodeRecord, PdbRecord, PodRecord, Record
 from extender.objects.schema import MOST_ENTRIES, RecordError
 from tests.kube import hostile
 from tests.world import GPU, JSON, World, machine, pairs, topology, workload
@@ -23,8 +24,8 @@ from tests.world import GPU, JSON, World, machine, pairs, topology, workload
 GPUS = frozenset({GPU})
 
 
-def reading(kind: Kind, item: JSON, group: tuple[str, str] = ("", "")) -> tolerant.TolerantReading:
-    return tolerant.read(kind, json.dumps(item).encode(), GPUS, "wrong", group)
+def reading(kind: Kind, item: JSON, group: tuple[str, str] = ("", "")) -> decode.TolerantReading:
+    return decode.read(kind, json.dumps(item).encode(), GPUS, "wrong", group)
 
 
 def of_pod(**spec: Any) -> PodRecord:
@@ -59,7 +60,7 @@ def held(world: World, *records: Record | None) -> None:
 )
 def test_a_count_that_cannot_be_read_is_more_than_any_node_has(spec: JSON) -> None:
     record = of_pod(**spec)
-    assert (record.gpus, record.start, record.priority) == (((GPU, tolerant.UNKNOWN_COUNT),), None, 7)
+    assert (record.gpus, record.start, record.priority) == (((GPU, decode.UNKNOWN_COUNT),), None, 7)
     assert record.unread
 
 
@@ -80,12 +81,12 @@ def test_a_count_that_can_be_read_counts(spec: JSON, gpus: int) -> None:
 
 def test_a_pod_that_cannot_be_ranked_or_named_is_no_victim() -> None:
     """Its priority may be the highest, and an eviction needs its uid."""
-    assert of_pod(priority="high").priority == tolerant.NEVER_A_VICTIM
+    assert of_pod(priority="high").priority == decode.NEVER_A_VICTIM
     item = workload("p", 2, node="n", priority=7)
     item["metadata"]["uid"] = 5
     record = reading("Pod", item).record
     assert isinstance(record, PodRecord)
-    assert (record.uid, record.priority, record.gpus) == ("unknown:default/p", tolerant.NEVER_A_VICTIM, ((GPU, 2),))
+    assert (record.uid, record.priority, record.gpus) == ("unknown:default/p", decode.NEVER_A_VICTIM, ((GPU, 2),))
 
 
 @pytest.mark.parametrize(
@@ -114,7 +115,7 @@ def test_what_is_known_of_gates_stays_where_they_cannot_be_read() -> None:
     for gates, kept in (("closed", ("a", "b")), ([{"name": "b"}], ("b",)), ([], ())):
         now = reading("Pod", workload("p", 2, spec={"schedulingGates": gates, "tolerations": 3})).record
         assert isinstance(now, PodRecord)
-        assert tolerant.merged(before, now).gates == kept
+        assert decode.merged(before, now).gates == kept
 
 
 @pytest.mark.parametrize(("said", "kept"), [("soon", 600), (300, 300)])
@@ -123,7 +124,7 @@ def test_a_deadline_that_cannot_be_read_is_the_last_one(said: Any, kept: int) ->
     now = reading("Pod", workload("p", 2, spec={"activeDeadlineSeconds": said, "tolerations": 3})).record
     assert isinstance(before, PodRecord)
     assert isinstance(now, PodRecord)
-    assert tolerant.merged(before, now).deadline_seconds == kept
+    assert decode.merged(before, now).deadline_seconds == kept
 
 
 def test_an_object_with_more_wrong_fields_than_are_looked_at_is_reduced_to_its_skeleton() -> None:
@@ -133,7 +134,7 @@ def test_an_object_with_more_wrong_fields_than_are_looked_at_is_reduced_to_its_s
     record = reading("Pod", item).record
     assert isinstance(record, PodRecord)
     assert (record.name, record.node, record.priority) == ("p", "n", 7)
-    assert record.gpus == ((GPU, tolerant.UNKNOWN_COUNT),)
+    assert record.gpus == ((GPU, decode.UNKNOWN_COUNT),)
 
 
 def test_a_defect_of_the_reader_gives_no_gpus_away(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,7 +151,7 @@ def test_a_defect_of_the_reader_gives_no_gpus_away(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(msgspec, "convert", fails_once)
     found = of_pod()
     assert (found.uid, found.node, found.priority, bool(found.unread)) == ("uid-p", "n", 7, True)
-    assert found.gpus == ((GPU, tolerant.UNKNOWN_COUNT),)
+    assert found.gpus == ((GPU, decode.UNKNOWN_COUNT),)
 
 
 def test_a_node_offers_what_can_be_read() -> None:
@@ -223,10 +224,10 @@ def test_of_other_kinds_the_last_readable_version_counts(kind: Kind) -> None:
 
 def test_names_and_messages_are_bounded() -> None:
     item = workload("p" * 10_000, 1, node="n", spec={"preemptionPolicy": 3})
-    found = tolerant.read("Pod", json.dumps(item).encode(), GPUS, "e" * 10_000)
-    assert len(tolerant.name_of(found.identity)) == tolerant.LONGEST_NAME
+    found = decode.read("Pod", json.dumps(item).encode(), GPUS, "e" * 10_000)
+    assert len(decode.name_of(found.identity)) == decode.LONGEST_NAME
     assert len(found.message) < 500
-    told = tolerant.warnings([tolerant.Invalid("Pod", "p", "m")] * 50)
+    told = decode.warnings([decode.Invalid("Pod", "p", "m")] * 50)
     assert len(told) == 21
     assert told[-1]["message"] == "and 30 more"
 
@@ -318,7 +319,7 @@ def test_a_file_is_read_as_far_as_it_can_be() -> None:
     deep = {"kind": "Pod"} | workload("deep", 2, node="m")
     nodes = [json.dumps({"kind": "Node"} | machine(name, 8)).encode() for name in "nm"]
     raw = hostile.page(*nodes, json.dumps(bad).encode(), hostile.deep(deep), kind="")
-    invalid: list[tolerant.Invalid] = []
+    invalid: list[decode.Invalid] = []
     world = World()
     world.cluster.apply(frozen.parse(raw, GPUS, "file", invalid), world.now)
     assert [(one.kind, one.name) for one in invalid] == [("Pod", "default/deep"), ("Pod", "default/bad")]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from extender.preemption import search
-from extender.preemption.candidates import Inquiry, VictimProblem
+from extender.preemption.search import Inquiry, VictimProblem
 from extender.settings import Settings
 from tests.world import JSON, WALL, World, workload
 

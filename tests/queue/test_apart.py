@@ -9,8 +9,8 @@ from collections import defaultdict
 import pytest
 
 from extender.queue.placement import JointPlacement
+from extender.queue.places import GangStart
 from extender.queue.plan import Planner
-from extender.queue.starts import GangStart
 from extender.settings import Settings
 from tests.queue.gangs import waiting
 from tests.queue.late_owners import EXCLUSIVE, OWNERS, RACK, job_set

@@ -12,7 +12,7 @@ import pytest
 
 from extender.cluster.slices import finish
 from extender.objects.gangs import Ref
-from extender.objects.records import UNREADABLE
+from extender.objects.pods import UNREADABLE
 from extender.queue.backfill import (
     HeadReservation,
     Place,

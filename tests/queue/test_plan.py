@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from extender.objects.records import SEAT_TEXT
+from extender.objects.pods import SEAT_TEXT
 from extender.queue.placement import JointPlacement
 from extender.queue.plan import Planner
 from extender.settings import Settings

@@ -9,13 +9,13 @@ import pytest
 from extender.cluster.slices import Sliced, finish
 from extender.queue.gang import WaitingGang
 from extender.queue.placement import JointPlacement, Placed
-from extender.queue.starts import PART, GangStart, Starts
+from extender.queue.places import SLICE_PODS, GangStart, Starts
 from extender.reservations.seats import Seat
 from tests.queue.gangs import waiting
 from tests.queue.test_plan import cluster, wait
 from tests.world import World, machine, pairs
 
-NODES, PODS = 20, 2 * PART
+NODES, PODS = 20, 2 * SLICE_PODS
 
 
 class Begun:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from extender.server.gate import Asks
+from extender.server.gate import Reviews
 from extender.server.serve import Host, listeners
 from extender.settings import Settings
 from tests.waiting import in_thread, wait_for
@@ -22,7 +22,7 @@ class Served(NamedTuple):
 
 @contextmanager
 def serving(
-    server: Mapping[str, Any], reviews: Asks | None = None, limits: Mapping[str, int] | None = None
+    server: Mapping[str, Any], reviews: Reviews | None = None, limits: Mapping[str, int] | None = None
 ) -> Iterator[Served]:
     """`server`, `limits`: of the settings; each port is chosen by the system. `reviews`: of tokens."""
     settings = Settings.model_validate({"server": {"port": 0, **server}, "limits": dict(limits or {})})

@@ -13,11 +13,20 @@ import pytest
 from extender.act.controller import Frozen
 from extender.errors import BadInput, Busy
 from extender.kube.client import ApiError, NoAnswer
-from extender.kube.reviews import ListPods, PathRight, User
 from extender.metrics import Metrics
-from extender.objects.tolerant import Invalid
+from extender.objects.decode import Invalid
 from extender.server import gate as module
-from extender.server.gate import LONGEST_TOKEN, MOST_REMEMBERED, Reviewer, ReviewFailed, token_of
+from extender.server.gate import (
+    LONGEST_TOKEN,
+    MOST_REMEMBERED,
+    ListPods,
+    PathRight,
+    Reviewer,
+    ReviewFailed,
+    Reviews,
+    User,
+    token_of,
+)
 from extender.settings import Settings
 from tests.waiting import run_bounded
 from tests.world import World
@@ -25,7 +34,7 @@ from tests.world import World
 AUTHORIZED = Settings.model_validate({"server": {"metrics": {"authorize": True}, "debug": {"authorize": True}}})
 
 
-class ApiServer:
+class ApiServer(Reviews):
     """Tokens are the names of users. `rights`: of each; `failure`: of every review."""
 
     def __init__(self, rights: Mapping[str, set[PathRight | ListPods]]) -> None:

@@ -32,8 +32,9 @@ from extender.cluster.statements import gpus_of
 from extender.kube.client import ApiError, NoAnswer
 from extender.kube.pod_writes import DeviceTaintRuleWrites, Patched, ResourceClaimWrites
 from extender.log import get_log
+from extender.objects.devices import FENCE, AllocatedDevice, DeviceTaintRuleRecord, ResourceClaimRecord
 from extender.objects.queueing import GATE, PINNED, is_queued
-from extender.objects.records import FENCE, AllocatedDevice, DeviceTaintRuleRecord, PodRecord, ResourceClaimRecord
+from extender.objects.records import PodRecord
 from extender.reservations.seats import Seat, Seats
 from extender.times import Clock, rfc3339
 

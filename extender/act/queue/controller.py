@@ -6,11 +6,11 @@ Theory of operation
 2. The seats are written to ConfigMaps (seat_store.py). Only then its pods are nominated and their gates open
    (release.py). Gangs are released together, up to BATCH pods. The next ones wait until all gates of these are open, at
    most for BLOCKS_SECONDS. They do not wait at all for a gang whose namespace has been late: a pod that cannot be
-   written costs others nothing. A gang that is refused backs off, and so does its namespace (repair.py). While gangs
+   written costs others nothing. A gang that is refused backs off, and so does its namespace (ends.py). While gangs
    of several namespaces can start, a part of each is released in turn. Releases run side by side, and may outlive the
    turn.
 3. A seat ends when its pod is bound or deleted. Where one is lost, those pods of the gang that are not bound are placed
-   again, beside those that are (repair.py). The pod of a seat that is not used for `queue.seatSeconds` is left to
+   again, beside those that are (ends.py). The pod of a seat that is not used for `queue.seatSeconds` is left to
    kube-scheduler.
    Seats of pods that do not exist yet are taken over by these pods when they are created (ends.py).
 4. Where the first gang in order has no place, pods of lower priority are evicted for it, or that is shown
@@ -29,10 +29,9 @@ from typing import Final
 
 from extender.act.controller import Controller, done, in_turns, repeat
 from extender.act.events import EventRecorder
-from extender.act.queue.ends import AbsentSeats, SeatEnds, Stranded, Strangers
+from extender.act.queue.ends import AbsentSeats, Repairs, SeatEnds, Stranded, Strangers
 from extender.act.queue.evicting import Acting, GangEvictions, PlanSearch
 from extender.act.queue.release import GangReleases, Progress, ReleaseState
-from extender.act.queue.repair import Repairs
 from extender.act.queue.start_dates import LiveDates
 from extender.act.queue.tell import Teller
 from extender.cluster.slices import Timed
@@ -42,9 +41,9 @@ from extender.kube.own_objects import VersionConflict
 from extender.log import get_log
 from extender.metrics import Metrics
 from extender.objects.gangs import Ref
+from extender.queue.places import GangStart
 from extender.queue.plan import Planner
 from extender.queue.report import QueueReport
-from extender.queue.starts import GangStart
 from extender.reservations.seats import Seat, Seats
 from extender.times import Clock
 
@@ -95,7 +94,7 @@ class QueueController(Controller):
         clock = clock or Clock()
         self._cluster = verbs.cluster
         self._seats: Seats = verbs.claims.seats
-        self._planner, self._acting = planner, acting
+        self.planner, self._acting = planner, acting
         self._time = clock
         self._ends = SeatEnds(verbs.cluster, self._seats, acting.release, metrics, acting.read)
         self._repairs = Repairs(self._seats, planner, acting.release, acting.store, self._ends, clock.monotonic)
@@ -120,9 +119,7 @@ class QueueController(Controller):
             return None
         evictions = self._evictions
         dates = {} if self.dates is None else self.dates.stated
-        return replace(
-            self._planner.report, ways_out=evictions.ways_out, not_evicted=evictions.not_evicted, dates=dates
-        )
+        return replace(self.planner.report, ways_out=evictions.ways_out, not_evicted=evictions.not_evicted, dates=dates)
 
     @property
     def may_lead(self) -> bool:
@@ -132,13 +129,8 @@ class QueueController(Controller):
     @property
     def head_known(self) -> bool:
         """Whether the planner has looked since this instance leads. Where no instance can lead, no gang starts."""
-        looked = self._leads and self._leading() and self._planner.report is not self._before_lead
+        looked = self._leads and self._leading() and self.planner.report is not self._before_lead
         return looked or self._acting.leadership.forbidden
-
-    @property
-    def planner(self) -> Planner:
-        """What places gangs."""
-        return self._planner
 
     @property
     def dates(self) -> LiveDates | None:
@@ -216,11 +208,11 @@ class QueueController(Controller):
             if not self._acting.store.is_readable():
                 return
             self._ends.resume(self._time.monotonic())
-            self._planner.begin()
+            self.planner.begin()
             self._evictions.begin()
             self._strangers.begin()
             self._acting.growth.begin()
-            self._leads, self._before_lead = True, self._planner.report
+            self._leads, self._before_lead = True, self.planner.report
         self._judge(self._releases.ended())
         busy = frozenset(self._releases.busy)
         await self._absent.look(self._time.monotonic(), busy)
@@ -284,12 +276,12 @@ class QueueController(Controller):
         if (
             len(queued) <= len(self._seats)
             and all(self._seats.of(uid) is not None for uid in queued)
-            and abs(self._time.wall() - self._planner.report.wall) < LOOK_SECONDS
+            and abs(self._time.wall() - self.planner.report.wall) < LOOK_SECONDS
         ):  # all are being released: only the report is due
             return
         planned: list[GangStart] = []
         paused_gangs, paused_namespaces = self._repairs.paused(), self._repairs.paused_namespaces()
-        looks = Timed(self._planner.looks(paused_gangs, paused_namespaces), self._time.cpu)
+        looks = Timed(self.planner.looks(paused_gangs, paused_namespaces), self._time.cpu)
         namespaces = frozenset(self._cluster.pods[uid].namespace for uid in queued if self._seats.of(uid) is None)
         paused, seconds, until, spent = began, 0.0, 0.0, 0.0
         for start in looks:
@@ -307,7 +299,7 @@ class QueueController(Controller):
                     return
                 planned = []
                 # Something may have come between while the others were released.
-                if not await done(self._planner.starts.stand(start)):
+                if not await done(self.planner.starts.stand(start)):
                     self._give_up([start])
                     times.generation = -1
                     continue
@@ -319,8 +311,8 @@ class QueueController(Controller):
             times.generation = -1
         else:
             times.rested = self._time.monotonic() + min(REST * looks.spent, LONGEST_REST)
-        await self._teller.waiting(self.report or self._planner.report)
-        await self._acting.growth.look(self._planner.report)
+        await self._teller.waiting(self.report or self.planner.report)
+        await self._acting.growth.look(self.planner.report)
 
     def _is_enough(
         self, planned: Sequence[GangStart], start: GangStart, namespaces: frozenset[str], spent: float
@@ -344,7 +336,7 @@ class QueueController(Controller):
             rest = [start for others in parts[number + 1 :] for start in others]
             stand: list[GangStart] = []
             for start in part:
-                if not number or await done(self._planner.starts.stand(start)):
+                if not number or await done(self.planner.starts.stand(start)):
                     stand.append(start)
                 else:
                     self._give_up([start])

@@ -31,9 +31,9 @@ from typing import Any, Final
 
 from extender.act.controller import Leadership, done
 from extender.act.queue.allocator import Fences
+from extender.act.queue.ends import Repairs
 from extender.act.queue.growth import Growth
 from extender.act.queue.release import Reads, Release
-from extender.act.queue.repair import Repairs
 from extender.act.queue.seat_store import Replicas, SeatStore
 from extender.act.queue.start_dates import LiveDates
 from extender.act.queue.tell import Teller
@@ -51,8 +51,8 @@ from extender.log import get_log
 from extender.objects.records import PodRecord
 from extender.policy import pod_request
 from extender.preemption import certificate
-from extender.preemption.candidates import ends
 from extender.preemption.cost_inputs import to_ask
+from extender.preemption.search import ends
 from extender.queue.eviction_plan import EvictionPlan, EvictionPlanner, shown_victims
 from extender.queue.plan import Planner, gang_name
 from extender.reservations.seats import Seat

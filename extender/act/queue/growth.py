@@ -31,9 +31,10 @@ from extender.kube.pod_writes import Patched, PodPatches
 from extender.log import get_log
 from extender.metrics import Metrics
 from extender.objects.gangs import Ref
+from extender.objects.pods import PLACEABLE
 from extender.objects.progress import checkpoint
 from extender.objects.queueing import GATE, WANTS_NODES
-from extender.objects.records import PLACEABLE, PodRecord
+from extender.objects.records import PodRecord
 from extender.queue.gang import WaitingGang
 from extender.queue.plan import gang_name
 from extender.queue.report import QueueReport, Waiting
@@ -129,14 +130,7 @@ class Growth:
         if not _is_shown(waiting.gang):
             log.info("is shown to the autoscaler", gang=gang_name(waiting.gang), pods=len(closed), why=waiting.text)
         done = await _in_parts(
-            self._pods.open(
-                pod.namespace,
-                pod.name,
-                pod.resource_version,
-                [gate for gate in pod.gates if gate != GATE],
-                {WANTS_NODES: since},
-            )
-            for pod in closed
+            self._pods.open(pod, [gate for gate in pod.gates if gate != GATE], {WANTS_NODES: since}) for pod in closed
         )
         _log_refused(closed, done)
 
@@ -158,10 +152,7 @@ class Growth:
             return
         log.info("asks for nodes", gang=gang_name(waiting.gang), pods=len(pods), attempt=attempt, why=waiting.text)
         since = rfc3339(self._turns[waiting.gang.ref])
-        done = await _in_parts(
-            self._pods.annotate(pod.namespace, pod.name, pod.resource_version, {**notes, WANTS_NODES: since})
-            for pod in pods
-        )
+        done = await _in_parts(self._pods.annotate(pod, {**notes, WANTS_NODES: since}) for pod in pods)
         _log_refused(pods, done)
 
     # -- conditions -------------------------------------------------------------------------------------------------
@@ -193,7 +184,7 @@ class Growth:
             "message": text[:1000],
             "lastTransitionTime": rfc3339(wall),
         }
-        patched = await self._pods.condition(pod.namespace, pod.name, pod.resource_version, condition)
+        patched = await self._pods.note(pod, {}, condition)
         if patched.outcome != "unknown":
             self._written[pod.uid] = pod.resource_version
         return patched

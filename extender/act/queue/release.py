@@ -28,7 +28,6 @@ from extender.cluster.cluster import Cluster
 from extender.cluster.slices import Sliced
 from extender.cluster.statements import PLAN, planned_text
 from extender.kube.pod_writes import Patched, PodPatches
-from extender.log import get_log
 from extender.objects.queueing import GATE, WANTS_NODES, is_queued
 from extender.objects.records import PodRecord
 from extender.reservations.seats import Seat, Seats
@@ -40,7 +39,6 @@ CONFLICTS: Final = 4  # tries at once: kube-scheduler writes the status of a pod
 BEHIND_SECONDS: Final = 0.01  # between two looks whether the watch has brought what made a conflict
 LOOKS: Final = 20
 S = TypeVar("S", Seat, None)
-log = get_log()
 
 
 Reads = Callable[[str, str], Awaitable[PodRecord | None]]
@@ -251,7 +249,7 @@ class Release:
         if (state.node, state.planned) == (node, planned):
             return None
         notes = {PLAN: planned or None}
-        patched = await self._pods.nominate(pod.namespace, pod.name, state.version, node, notes)
+        patched = await self._pods.nominate(pod, node, notes, state.version)
         if patched.outcome == "written":
             self._ahead.note(pod, state, patched.version, node=node, planned=planned)
         return patched
@@ -264,9 +262,9 @@ class Release:
         shown: dict[str, str | None] = {WANTS_NODES: None} if WANTS_NODES in pod.annotations else {}
         pins = (self._cluster.settings.queue.hard_pins and pod.gpus) or self.devices.holds(pod)
         if pins and GATE in pod.gates:
-            patched = await self._pods.pin(pod, state.version, seat.node, other_gates, shown)
+            patched = await self._pods.pin(pod, seat.node, other_gates, shown, state.version)
         else:
-            patched = await self._pods.open(pod.namespace, pod.name, state.version, other_gates, shown)
+            patched = await self._pods.open(pod, other_gates, shown, state.version)
         if patched.outcome == "written":
             self._ahead.note(pod, state, patched.version, open=True)
         return patched

@@ -16,9 +16,9 @@ from extender.log import get_log
 from extender.metrics import Metrics
 from extender.objects.records import PodRecord
 from extender.preemption.certificate import how_many
+from extender.queue.places import GangStart
 from extender.queue.plan import gang_name, unread
 from extender.queue.report import CODES, QueueReport
-from extender.queue.starts import GangStart
 from extender.reservations.seats import Seat
 
 EVENT_SECONDS: Final = 10.0  # a gang that starts sooner gets no Event about its waiting

@@ -11,8 +11,8 @@ from extender.ask.checks.finding import Finding, Item, Posture, Severity, at, li
 from extender.ask.text import count, short
 from extender.cluster.device_plugins import COUNT, MIG_STRATEGY
 from extender.objects.cel import selector
-from extender.objects.nodes import DRAIN, DeviceState
-from extender.objects.records import NodeDevices, NodeRecord
+from extender.objects.nodes import DRAIN, DeviceState, NodeDevices
+from extender.objects.records import NodeRecord
 from extender.preemption.draining import drain_of, when
 
 MOST_MESSAGE: Final = 120

@@ -11,8 +11,9 @@ from extender.ask.checks.finding import Finding, Item, Posture, at, listed, name
 from extender.ask.quotas import amount, used
 from extender.ask.whatif.admission import default_class
 from extender.objects import quotas
+from extender.objects.limits import PRIORITY_CLASS
 from extender.objects.quotas import Excess, QuotaUse
-from extender.objects.records import PRIORITY_CLASS, PodRecord, QuotaRecord
+from extender.objects.records import PodRecord, QuotaRecord
 
 ENDED: Final = ("Complete", "Failed", "Succeeded", "Completed")
 """Conditions of owners that create no more pods."""

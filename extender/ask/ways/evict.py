@@ -10,8 +10,7 @@ from extender.ask.nodes import JudgedNodes
 from extender.ask.ways import Way
 from extender.decide.decisions import LINKS_ONLY
 from extender.preemption import certificate
-from extender.preemption.candidates import Eviction, Preemptor
-from extender.preemption.search import SearchResult
+from extender.preemption.search import Eviction, Preemptor, SearchResult
 from extender.queue.report import first_names
 
 NAMED: Final = 3

@@ -34,8 +34,8 @@ from extender.objects.queueing import DOMAIN, Domain
 from extender.objects.records import NodeRecord, PodRecord
 from extender.policy.roles import NODE
 from extender.preemption import certificate
-from extender.preemption.candidates import ends
 from extender.preemption.gang_plan import cost_of
+from extender.preemption.search import ends
 from extender.queue.levels import keys_of
 from extender.queue.placement import NoPlace, Placed
 from extender.queue.report import first_names

@@ -21,7 +21,7 @@ from extender.cluster.device_plugins import Division
 from extender.objects.records import NodeRecord
 from extender.policy.contracts import Class
 from extender.policy.reasons import LINKS_NEVER, PLUGIN_LOST_GPU, REASONS, TOO_FEW_GPUS
-from extender.preemption.candidates import Preemptor
+from extender.preemption.search import Preemptor
 
 HOSTNAME: Final = "kubernetes.io/hostname"
 OF_THE_NODE: Final = UNUSABLE | {PLUGIN_LOST_GPU.code}

@@ -9,8 +9,7 @@ from extender.ask import nearest
 from extender.ask.nodes import JudgedNodes
 from extender.ask.suppose import SupposedCluster
 from extender.ask.ways import Way, evict, in_order, machines, request, wait
-from extender.preemption.candidates import Preemptor
-from extender.preemption.search import SearchResult
+from extender.preemption.search import Preemptor, SearchResult
 
 
 class Help(NamedTuple):

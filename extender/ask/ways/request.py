@@ -19,7 +19,7 @@ from extender.ask.ways import Way, term
 from extender.cluster.demand import LINKS
 from extender.cluster.gpus import MOST_GPUS
 from extender.objects.records import PodRecord
-from extender.preemption.candidates import Preemptor
+from extender.preemption.search import Preemptor
 
 UNITS: Final = {"cpu": "millicores", "memory": "bytes"}
 FIELDS: Final = {"cpu": "cpu_milli", "memory": "memory"}

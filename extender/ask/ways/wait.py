@@ -16,7 +16,7 @@ from extender.ask.nodes import TOO_FEW, JudgedNodes
 from extender.ask.text import seconds
 from extender.ask.ways import Way, term
 from extender.objects.records import PodRecord
-from extender.preemption.candidates import Preemptor, ends
+from extender.preemption.search import Preemptor, ends
 from extender.queue.report import first_names
 from extender.reservations.reservations import Reservation
 

@@ -31,8 +31,8 @@ from extender.objects.records import Event, PodRecord
 from extender.objects.selectors import NodeTerm, Requirement, Toleration
 from extender.queue.gang import WaitingGang, formed
 from extender.queue.gang import single as queued_alone
+from extender.queue.places import GangStart
 from extender.queue.report import first_names
-from extender.queue.starts import GangStart
 
 EXIT_CODES: Final = {"fits": 0, "evict": 10, "cannot": 11}
 MOST_NAMED: Final = 5

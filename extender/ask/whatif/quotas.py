@@ -25,8 +25,9 @@ from extender.ask.ways.request import with_gpus
 from extender.ask.whatif.group import Grouped
 from extender.ask.whatif.single import Single, preemptor, warning
 from extender.objects import quotas
+from extender.objects.limits import PRIORITY_CLASS
 from extender.objects.quotas import Excess, QuotaUse
-from extender.objects.records import PRIORITY_CLASS, Owner, PodRecord
+from extender.objects.records import Owner, PodRecord
 from extender.preemption import certificate
 from extender.preemption.search import SearchResult
 from extender.queue.gang import WaitingGang

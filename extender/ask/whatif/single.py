@@ -30,9 +30,8 @@ from extender.objects.records import PodRecord
 from extender.policy.contracts import PodRequest
 from extender.policy.costs import LeftoverFragmentation
 from extender.policy.reasons import GPUS_RELEASING, REASONS
-from extender.preemption import candidates, certificate
-from extender.preemption.candidates import PRICED_GPUS, Preemptor
-from extender.preemption.search import SearchResult
+from extender.preemption import certificate
+from extender.preemption.search import PRICED_GPUS, Eviction, Preemptor, SearchResult
 from extender.queue.report import first_names
 from extender.times import rfc3339
 
@@ -168,7 +167,7 @@ def empty(snapshot: SupposedCluster, pod: PodRecord, nodes: JudgedNodes) -> dict
     }
 
 
-def _about_eviction(snapshot: SupposedCluster, nodes: JudgedNodes, best: candidates.Eviction) -> Warnings:
+def _about_eviction(snapshot: SupposedCluster, nodes: JudgedNodes, best: Eviction) -> Warnings:
     """Warnings of an eviction."""
     victims = certificate.important(best.pods)
     warnings = certificate.warnings(snapshot.cluster, victims)
@@ -198,7 +197,7 @@ def enough_to_wait(victims: Sequence[PodRecord]) -> dict[str, str]:
     return warning("enough-to-wait", f"all victims on {where} are terminating already: it is enough to wait for them")
 
 
-def _eviction(snapshot: SupposedCluster, request: PodRequest, best: candidates.Eviction) -> dict[str, Any]:
+def _eviction(snapshot: SupposedCluster, request: PodRequest, best: Eviction) -> dict[str, Any]:
     return {
         "node": best.node,
         "victims": [_victim(snapshot.cluster, victim) for victim in certificate.important(best.pods)],
@@ -218,7 +217,7 @@ def _certificate(snapshot: SupposedCluster, request: PodRequest, search: SearchR
     return proof
 
 
-def _cost(snapshot: SupposedCluster, request: PodRequest, eviction: candidates.Eviction) -> list[dict[str, Any]]:
+def _cost(snapshot: SupposedCluster, request: PodRequest, eviction: Eviction) -> list[dict[str, Any]]:
     """The cost, in which what was not computed is null; the search counts it as 0."""
     computed = _leftover_computed(snapshot.cluster, request, eviction)
     return [
@@ -227,7 +226,7 @@ def _cost(snapshot: SupposedCluster, request: PodRequest, eviction: candidates.E
     ]
 
 
-def _leftover_computed(cluster: ClusterView, request: PodRequest, eviction: candidates.Eviction) -> bool:
+def _leftover_computed(cluster: ClusterView, request: PodRequest, eviction: Eviction) -> bool:
     """Whether leftover_fragmentation was priced on the node, or has to be 0 there, since its GPUs are wired all alike.
 
     As the search does it: machines of up to 8 GPUs whose links are known, more GPUs than one wanted, where not every

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple, Protocol
 
 from extender.cluster.dra.resource_slices import Candidate, Pool
 from extender.objects.cel import Verdict
-from extender.objects.records import Attribute, Capacity, ClaimSpec, Constraint, DeviceChoice, DeviceRequest
+from extender.objects.devices import Attribute, Capacity, ClaimSpec, Constraint, DeviceChoice, DeviceRequest
 from extender.objects.resources import LARGEST, QuantityError, nano
 from extender.objects.selectors import tolerates
 

@@ -20,7 +20,8 @@ from extender.cluster.dra.resource_slices import Candidate, NodePools, Pool, Poo
 from extender.objects import cel
 from extender.objects.cel import DeviceProperties, Verdict
 from extender.objects.cel.values import EVERYTHING, Place
-from extender.objects.records import Attribute, ClaimSpec, DeviceChoice, DeviceClassRecord, NodeRecord, PodRecord
+from extender.objects.devices import Attribute, ClaimSpec, DeviceChoice, DeviceClassRecord
+from extender.objects.records import NodeRecord, PodRecord
 
 UNMET: Final = "claim-unmet"
 """Why a node is rejected whose devices do not meet the claims of a pod."""

@@ -9,20 +9,20 @@ from msgspec.structs import replace
 
 from extender.cluster.dra.resource_slices import Slices, device_of, identity
 from extender.cluster.numbered import take_out
-from extender.objects.devices import MOST_COUNT
-from extender.objects.queueing import GATE, PINNED
-from extender.objects.records import (
+from extender.objects.devices import (
+    MOST_COUNT,
     AllocatedDevice,
     ClaimSpec,
     DeviceChoice,
     DeviceRequest,
     DeviceTaintRuleRecord,
-    PodClaimRef,
-    PodRecord,
     ResourceClaimRecord,
     ResourceClaimTemplateRecord,
     Share,
 )
+from extender.objects.pods import PodClaimRef
+from extender.objects.queueing import GATE, PINNED
+from extender.objects.records import PodRecord
 from extender.objects.resources import nano
 
 Key = tuple[str, str]

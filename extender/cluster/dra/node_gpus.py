@@ -9,8 +9,9 @@ from msgspec.structs import replace
 
 from extender.cluster.device_plugins import COUNT
 from extender.cluster.dra.resource_slices import Published
-from extender.objects.nodes import DeviceState
-from extender.objects.records import ClaimSpec, GpuDevice, NodeDevices, NodeRecord, PodRecord
+from extender.objects.devices import ClaimSpec
+from extender.objects.nodes import DeviceState, GpuDevice, NodeDevices
+from extender.objects.records import NodeRecord, PodRecord
 from extender.objects.selectors import Taint, Toleration, tolerates
 
 Nics = tuple[tuple[str, str], ...]

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from extender.cluster.numbered import take_out
 from extender.objects.cel import DeviceKind, DeviceProperties, selects
-from extender.objects.records import (
+from extender.objects.devices import (
     FENCE,
     AllocatedDevice,
     Attribute,

@@ -41,19 +41,17 @@ from extender.cluster.dra.resource_slices import (
     identity,
     selected,
 )
-from extender.objects.records import (
+from extender.objects.devices import (
     ClaimSpec,
     DeviceClassRecord,
     DeviceTaintRuleRecord,
-    DraRecord,
-    NodeRecord,
-    PodClaimRef,
-    PodRecord,
     ResourceClaimRecord,
     ResourceClaimTemplateRecord,
     ResourceSliceRecord,
     Share,
 )
+from extender.objects.pods import PodClaimRef
+from extender.objects.records import DraRecord, NodeRecord, PodRecord
 from extender.settings.fields import ResourceSettings
 
 PLUGINS: Final = {"nvidia": NVIDIA, "amd": AMD}

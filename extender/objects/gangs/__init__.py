@@ -47,17 +47,23 @@ from extender.objects.gangs.leaderworkerset import LeaderWorkerSet
 from extender.objects.gangs.other_owners import OTHER_OWNERS, any_owner
 from extender.objects.gangs.pod_groups import Coscheduling, Kubernetes, Kueue, Ours, Volcano
 from extender.objects.gangs.ray import Ray
-from extender.objects.gangs.roles import MOST, OwnerObject, OwnerRoles, Section, owner_object, pods, record_of
-from extender.objects.gangs.source import (
+from extender.objects.gangs.roles import (
+    MOST,
     OUR_MINIMUM,
     OUR_SIZE,
     GangSource,
     Members,
     ObjectKey,
     Objects,
+    OwnerObject,
+    OwnerRoles,
     Ref,
+    Section,
     agreed,
     number,
+    owner_object,
+    pods,
+    record_of,
 )
 from extender.objects.gangs.training import Training
 from extender.objects.parts import api_group

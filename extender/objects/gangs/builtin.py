@@ -5,10 +5,25 @@ from __future__ import annotations
 from typing import Final
 
 from extender.objects.gangs.pod_groups import stated_domain, stated_minimum
-from extender.objects.gangs.roles import POD_INDEX, OwnerObject, OwnerRoles, Role, Section, role_at
-from extender.objects.gangs.source import OUR_MINIMUM, OUR_SIZE, GangSource, Members, Objects, Ref, agreed, number
+from extender.objects.gangs.roles import (
+    OUR_MINIMUM,
+    OUR_SIZE,
+    POD_INDEX,
+    GangSource,
+    Members,
+    Objects,
+    OwnerObject,
+    OwnerRoles,
+    Ref,
+    Role,
+    Section,
+    agreed,
+    number,
+    role_at,
+)
+from extender.objects.pods import LONGEST_DEADLINE
 from extender.objects.queueing import COMPLETION
-from extender.objects.records import LONGEST_DEADLINE, PodRecord
+from extender.objects.records import PodRecord
 
 JOB_NAME: Final = "batch.kubernetes.io/job-name"
 KUEUE_LEAST: Final = "kueue.x-k8s.io/job-min-parallelism"

@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from extender.objects.gangs.roles import MOST, OwnerObject, OwnerRoles, Role, Section, of_spec
-from extender.objects.gangs.source import GangSource, Ref
+from extender.objects.gangs.roles import MOST, GangSource, OwnerObject, OwnerRoles, Ref, Role, Section, of_spec
 from extender.objects.records import PartDomain, PodRecord
 from extender.objects.schema import RecordError
 

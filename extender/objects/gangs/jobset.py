@@ -9,8 +9,17 @@ from msgspec.structs import replace
 
 from extender.objects.gangs.builtin import job_role
 from extender.objects.gangs.pod_groups import POD_GROUP, stated_domain, stated_minimum
-from extender.objects.gangs.roles import OwnerObject, OwnerRoles, Role, Section, patched
-from extender.objects.gangs.source import GangSource, Members, Objects, Ref
+from extender.objects.gangs.roles import (
+    GangSource,
+    Members,
+    Objects,
+    OwnerObject,
+    OwnerRoles,
+    Ref,
+    Role,
+    Section,
+    patched,
+)
 from extender.objects.queueing import COMPLETION, JOB_INDEX, JOBSET_EXCLUSIVE
 
 NAME: Final = "jobset.sigs.k8s.io/jobset-name"

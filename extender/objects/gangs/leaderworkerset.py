@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from extender.objects.gangs.roles import OwnerObject, OwnerRoles, Role
-from extender.objects.gangs.source import SIZES, GangSource, Members, Objects, Ref, agreed
+from extender.objects.gangs.roles import SIZES, GangSource, Members, Objects, OwnerObject, OwnerRoles, Ref, Role, agreed
 from extender.objects.records import PodRecord
 
 PREFIX: Final = "leaderworkerset.sigs.k8s.io/"

@@ -12,31 +12,10 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from extender.objects.gangs import applications, workflows
-from extender.objects.gangs.applications import (
-    model_booster,
-    model_serving,
-    role_based_group,
-    role_based_group_set,
-    role_set,
-    storm_service,
-)
+from extender.objects.gangs import applications, grove, jobset, ray, serving, training, workflows
 from extender.objects.gangs.builtin import job_role
-from extender.objects.gangs.grove import pod_clique_set
-from extender.objects.gangs.jobset import job_set
 from extender.objects.gangs.pod_groups import VOLCANO, VOLCANO_GROUP, of_tasks, volcano_domain
-from extender.objects.gangs.ray import ray_cluster_fleet, ray_job, ray_service
 from extender.objects.gangs.roles import MOST, OwnerObject, OwnerRoles, Role, Section, of_container, of_spec, role_at
-from extender.objects.gangs.serving import (
-    dynamo_component,
-    dynamo_graph,
-    inference_service,
-    llm_inference_service,
-    nim_pipeline,
-    nim_service,
-    ome_service,
-)
-from extender.objects.gangs.training import train_job
 from extender.objects.schema import RecordError
 
 VOLCANO_PREFIX: Final = "volcano.sh/"
@@ -118,27 +97,27 @@ OTHER_OWNERS: Final[dict[tuple[str, str], Callable[[OwnerObject], OwnerRoles | I
     ("apps", "DaemonSet"): daemon_set,
     ("", "ReplicationController"): replica_set,
     ("batch", "CronJob"): cron_job,
-    ("jobset.x-k8s.io", "JobSet"): job_set,
+    ("jobset.x-k8s.io", "JobSet"): jobset.job_set,
     ("batch.volcano.sh", "Job"): volcano_job,
-    ("ray.io", "RayJob"): ray_job,
-    ("ray.io", "RayService"): ray_service,
-    ("trainer.kubeflow.org", "TrainJob"): train_job,
-    ("grove.io", "PodCliqueSet"): pod_clique_set,
-    ("serving.kserve.io", "InferenceService"): inference_service,
-    ("serving.kserve.io", "LLMInferenceService"): llm_inference_service,
-    ("apps.nvidia.com", "NIMService"): nim_service,
-    ("apps.nvidia.com", "NIMPipeline"): nim_pipeline,
-    ("nvidia.com", "DynamoGraphDeployment"): dynamo_graph,
-    ("nvidia.com", "DynamoComponentDeployment"): dynamo_component,
-    ("ome.io", "InferenceService"): ome_service,
-    ("workloads.x-k8s.io", "RoleBasedGroup"): role_based_group,
-    ("workloads.x-k8s.io", "RoleBasedGroupSet"): role_based_group_set,
-    ("orchestration.aibrix.ai", "StormService"): storm_service,
-    ("orchestration.aibrix.ai", "RoleSet"): role_set,
-    ("orchestration.aibrix.ai", "RayClusterFleet"): ray_cluster_fleet,
-    ("orchestration.aibrix.ai", "RayClusterReplicaSet"): ray_cluster_fleet,
-    ("workload.serving.volcano.sh", "ModelServing"): model_serving,
-    ("workload.serving.volcano.sh", "ModelBooster"): model_booster,
+    ("ray.io", "RayJob"): ray.ray_job,
+    ("ray.io", "RayService"): ray.ray_service,
+    ("trainer.kubeflow.org", "TrainJob"): training.train_job,
+    ("grove.io", "PodCliqueSet"): grove.pod_clique_set,
+    ("serving.kserve.io", "InferenceService"): serving.inference_service,
+    ("serving.kserve.io", "LLMInferenceService"): serving.llm_inference_service,
+    ("apps.nvidia.com", "NIMService"): serving.nim_service,
+    ("apps.nvidia.com", "NIMPipeline"): serving.nim_pipeline,
+    ("nvidia.com", "DynamoGraphDeployment"): serving.dynamo_graph,
+    ("nvidia.com", "DynamoComponentDeployment"): serving.dynamo_component,
+    ("ome.io", "InferenceService"): serving.ome_service,
+    ("workloads.x-k8s.io", "RoleBasedGroup"): applications.role_based_group,
+    ("workloads.x-k8s.io", "RoleBasedGroupSet"): applications.role_based_group_set,
+    ("orchestration.aibrix.ai", "StormService"): applications.storm_service,
+    ("orchestration.aibrix.ai", "RoleSet"): applications.role_set,
+    ("orchestration.aibrix.ai", "RayClusterFleet"): ray.ray_cluster_fleet,
+    ("orchestration.aibrix.ai", "RayClusterReplicaSet"): ray.ray_cluster_fleet,
+    ("workload.serving.volcano.sh", "ModelServing"): applications.model_serving,
+    ("workload.serving.volcano.sh", "ModelBooster"): applications.model_booster,
     ("batch.volcano.sh", "CronJob"): volcano_cron_job,
     ("flow.volcano.sh", "JobFlow"): job_flow,
     ("argoproj.io", "Workflow"): workflows.workflow,

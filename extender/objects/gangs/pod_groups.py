@@ -6,15 +6,19 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from extender.objects.gangs.roles import MOST_PARTS, OwnerObject, OwnerRoles, Role, Section
-from extender.objects.gangs.source import (
+from extender.objects.gangs.roles import (
+    MOST_PARTS,
     OUR_MINIMUM,
     OUR_SIZE,
     SIZES,
     GangSource,
     Members,
     Objects,
+    OwnerObject,
+    OwnerRoles,
     Ref,
+    Role,
+    Section,
     agreed,
 )
 from extender.objects.queueing import GANG, tier_domain

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from extender.objects.gangs.roles import OwnerObject, OwnerRoles, Role, Section, role_at
-from extender.objects.gangs.source import GangSource
+from extender.objects.gangs.roles import GangSource, OwnerObject, OwnerRoles, Role, Section, role_at
 from extender.objects.queueing import RAY_GROUP, RAY_HOST, RAY_NODE, RAY_REPLICA
 from extender.objects.schema import RecordError
 

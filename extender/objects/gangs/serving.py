@@ -16,13 +16,13 @@ from extender.objects.gangs.roles import (
     OwnerRoles,
     Role,
     Section,
+    number,
     of_container,
     of_spec,
     owner_object,
     patched,
     pod_fields,
 )
-from extender.objects.gangs.source import number
 
 GPU: Final = "nvidia.com/gpu"
 DEFAULT_SIZE: Final = 2

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from extender.objects.gangs.jobset import JobSet
-from extender.objects.gangs.roles import OwnerObject, OwnerRoles, Role, Section, patched, role_at
-from extender.objects.gangs.source import GangSource
+from extender.objects.gangs.roles import GangSource, OwnerObject, OwnerRoles, Role, Section, patched, role_at
 
 PREFIX: Final = "training.kubeflow.org/"
 NAME: Final = f"{PREFIX}job-name"

@@ -15,8 +15,7 @@ from extender.act.queue.evicting import Acting
 from extender.act.queue.growth import Growth, ProvisioningRequests
 from extender.act.queue.release import Release
 from extender.act.queue.seat_store import SHARDS, SIGNS, Replicas, SeatEntries, SeatStore
-from extender.act.save_history import SaveHistory
-from extender.act.saving import SaveRequests
+from extender.act.saving import SaveHistory, SaveRequests
 from extender.kube.client import ApiServer
 from extender.kube.own_objects import ConfigMap, Lease, Regarding
 from extender.kube.pod_writes import Bindings, DeviceTaintRuleWrites, PodEvictions, PodPatches, ResourceClaimWrites

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from extender.act.queue.allocator import Unknown, allocation_of, class_names
-from extender.objects.records import AllocatedDevice
+from extender.objects.devices import AllocatedDevice
 from extender.sim import claims as dra
 
 DEVICES = [AllocatedDevice(dra.DRIVER, "n1", f"gpu-{number}") for number in (0, 3, 4)]

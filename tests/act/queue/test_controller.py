@@ -198,7 +198,7 @@ async def test_what_goes_by_the_order_acts_where_the_queue_is_led(world: World, 
     assert (queue.may_lead, queue.head_known) == (False, False)
     await one.turn()
     assert (queue.may_lead, queue.head_known) == (True, True)
-    queue._before_lead = queue._planner.report  # it was led by another instance meanwhile
+    queue._before_lead = queue.planner.report  # it was led by another instance meanwhile
     assert (queue.may_lead, queue.head_known) == (True, False)
     await one.turns(10)
     assert queue.head_known
@@ -214,7 +214,7 @@ async def test_a_clock_that_steps_back_holds_up_nothing_that_goes_by_the_order(w
     world.wall -= 86_400.0
     await one.turns(10)
     assert one.controller.head_known
-    assert abs(one.controller._planner.report.wall - world.wall) < 2.0
+    assert abs(one.controller.planner.report.wall - world.wall) < 2.0
 
 
 async def test_single_pods_are_released_together(one: Rig) -> None:
@@ -234,7 +234,7 @@ async def test_a_look_in_which_no_gang_starts_is_not_repeated_at_once(
     """Looks leave the event loop nine tenths of the time: the next one waits 9 times as long as this one `worked`,
     however long it `took`, and never much longer than 3 s. So long a gang that fits by now stays `closed`."""
 
-    planner: Any = one.controller._planner
+    planner: Any = one.controller.planner
     before = planner.looks
 
     def slow(*paused: Any) -> Any:

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from extender.queue.placement import JointPlacement
+from extender.queue.places import GangStart
 from extender.queue.plan import Looks, Planner
-from extender.queue.starts import GangStart
 from extender.reservations.seats import Seat, Seats
 from tests.act.queue.rig import SETTINGS, gated, rig
 from tests.calls import calls_of
@@ -63,7 +63,7 @@ async def test_a_verb_comes_between_single_pods_that_start(monkeypatch: pytest.M
     async with rig(world) as one:
         one.create(*(gated(f"p{i}", 1) for i in range(40)))
         verbs, at = 0, []
-        looks = one.controller._planner.looks
+        looks = one.controller.planner.looks
 
         async def others() -> None:
             nonlocal verbs
@@ -78,7 +78,7 @@ async def test_a_verb_comes_between_single_pods_that_start(monkeypatch: pytest.M
                     at.append(verbs)
                 yield start
 
-        monkeypatch.setattr(one.controller._planner, "looks", slow)
+        monkeypatch.setattr(one.controller.planner, "looks", slow)
         beside = asyncio.create_task(others())
         await one.controller.turn()
         beside.cancel()

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from extender.act.queue import evicting
-from extender.objects.records import FENCE, FINALIZER
+from extender.objects.devices import FENCE, FINALIZER
 from extender.sim import claims as dra
 from tests.act.queue.devices_rig import CLAIMS, RULES, DevicesRig, devices, world
 from tests.act.queue.rig import PODS, gated, settings

@@ -9,7 +9,7 @@ import pytest
 
 from extender.act.queue.seat_store import SeatEntries
 from extender.cluster.statements import gpus_of
-from extender.objects.records import MOVING_TEXT, SEAT_TEXT
+from extender.objects.pods import MOVING_TEXT, SEAT_TEXT
 from tests.act.queue.rig import PODS, SIGNS_PATH, Rig
 from tests.act.queue.test_controller import PLAN, gang
 from tests.kube.api_server import Request
@@ -109,7 +109,7 @@ async def test_pods_that_swap_nodes_state_no_seat_in_between(world: World, one: 
         return 500 if request.method == "PATCH" and request.path == f"{PODS}/{stays}/status" else 0
 
     twice = follow(one, refuse)
-    planner: Any = one.controller._planner
+    planner: Any = one.controller.planner
     again = planner.again
 
     def swapped(name: str, held: Any, fixed: Any) -> Any:
@@ -169,7 +169,7 @@ async def test_a_call_that_failed_is_no_rejection_of_the_seat(one: Rig, why: dic
     await released(one, pods=2)
     before = seats(one)
     placed: list[str] = []
-    planner: Any = one.controller._planner
+    planner: Any = one.controller.planner
     again = planner.again
 
     def count(name: str, held: Any, fixed: Any) -> Any:
@@ -230,7 +230,7 @@ async def test_the_maps_never_state_one_gpu_twice_while_gangs_move_together(worl
     before = seats(one)
     assert len({shard for shard, found in one.objects.stored.items() if found.get("data")} - {SIGNS_PATH}) == 2
     one.objects.fail = look
-    planner: Any = one.controller._planner
+    planner: Any = one.controller.planner
     free = next(name for name in ("n1", "n2", "n3", "n4") if name not in {node for node, _ in before.values()})
     places = {"label:default/a": free, "label:default/b": before["a-0"][0]}
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from extender.act.queue.controller import BLOCKS_SECONDS
-from extender.act.queue.repair import GANG_PAUSE, MENDING_SECONDS, NAMESPACE_PAUSE, SOON
+from extender.act.queue.ends import GANG_PAUSE, MENDING_SECONDS, NAMESPACE_PAUSE, WRITE_AGAIN
 from extender.objects.gangs import Ref
 from tests.act.queue.rig import Rig, gated, world_of
 from tests.act.queue.test_controller import gang
@@ -167,7 +167,7 @@ async def test_a_gang_whose_pods_cannot_be_written_is_placed_again_later_and_lat
 ) -> None:
     one.create(*gangs_of("default", "g"))
     await one.turns(3)
-    planner: Any = one.controller._planner
+    planner: Any = one.controller.planner
     again, tried = planner.again, []
 
     def counted(*facts: Any) -> Any:
@@ -181,9 +181,9 @@ async def test_a_gang_whose_pods_cannot_be_written_is_placed_again_later_and_lat
     waits = [round(b - a, 1) for a, b in pairwise(tried)]
     assert len(tried) <= 30
     assert waits == sorted(waits)
-    assert waits[-1] <= SOON.most + TURN_SECONDS
+    assert waits[-1] <= WRITE_AGAIN.most + TURN_SECONDS
     one.objects.fail = lambda request: 0
-    await one.turns(int(4 * SOON.most / TURN_SECONDS))
+    await one.turns(int(4 * WRITE_AGAIN.most / TURN_SECONDS))
     for seat in one.seats:
         assert not world.cluster.nodes[seat.node].unschedulable
         assert one.pod(seat.pod.partition("/")[2])["status"]["nominatedNodeName"] == seat.node

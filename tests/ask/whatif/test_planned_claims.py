@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from extender.cluster.statements import PLAN
+from extender.objects.devices import PLANNED_NODE
 from extender.objects.queueing import GATE, PINNED
-from extender.objects.records import PLANNED_NODE
 from extender.settings import Settings
 from extender.sim import claims as dra
 from extender.sim.machines import SimNode, gpu_uuids, topology_annotation

@@ -13,7 +13,7 @@ from ruamel.yaml import YAML
 
 from extender.ask import checks, frozen, offline
 from extender.cli import main
-from extender.objects import records
+from extender.objects import limits, records
 from extender.objects.quotas import QuotaUse
 from extender.objects.resources import LARGEST
 from extender.settings import Settings
@@ -435,7 +435,7 @@ def test_sums_beyond_every_json_integer_are_answered() -> None:
     answer = checks.answer(Settings(), snapshot(items).cluster, frozen.objects(raw, "x"), WALL)
     assert orjson.loads(orjson.dumps(answer))["summary"] == answer["summary"]
     assert {one["code"] for one in answer["findings"]} == {"quota-too-small"}
-    use = QuotaUse(map(records.resource_quota, items[1:2]))
+    use = QuotaUse(map(limits.resource_quota, items[1:2]))
     ours = [records.pod(one, frozenset({GPU})) for one in huge]
     use.add(ours[0])
     (excess, *_) = use.excess(ours)

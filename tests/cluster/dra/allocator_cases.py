@@ -15,7 +15,7 @@ from extender.cluster.dra.resource_slices import Candidate, gather
 from extender.objects import cel
 from extender.objects.cel import Verdict
 from extender.objects.decode import record
-from extender.objects.records import (
+from extender.objects.devices import (
     AllocatedDevice,
     DeviceChoice,
     DeviceClassRecord,

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from extender.cluster.dra.resource_slices import PublishedKind, Selected, kind_of, selected
-from extender.objects.records import Attribute, DeviceClassRecord, DeviceRecord, device_class
+from extender.objects.devices import Attribute, DeviceClassRecord, DeviceRecord, device_class
 from extender.sim import claims as dra
 from tests.cluster.dra.world import MACHINE, DraWorld
 

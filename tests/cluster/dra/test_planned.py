@@ -9,8 +9,9 @@ import msgspec
 import pytest
 
 from extender.cluster.dra.claims import SHARED
+from extender.objects.devices import PLANNED_NODE
 from extender.objects.queueing import GATE, PINNED
-from extender.objects.records import PLANNED_NODE, Kind
+from extender.objects.records import Kind
 from extender.sim import claims as dra
 from tests.act.queue.devices_rig import SETTINGS, world
 from tests.cluster.dra.world import MACHINE, DraWorld

@@ -14,7 +14,8 @@ from ext_core.ask import Ask
 from extender.cluster import dump
 from extender.cluster.dra.claims import ResourceClaims
 from extender.objects.cel.library import LONGEST_PATTERN
-from extender.objects.records import FENCE, FINALIZER, Kind
+from extender.objects.devices import FENCE, FINALIZER
+from extender.objects.records import Kind
 from extender.preemption.gang_plan import HIGHEST
 from extender.settings import Settings
 from extender.sim import claims as dra

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from extender.objects.records import FINALIZER
+from extender.objects.devices import FINALIZER
 from extender.sim import claims as dra
 from extender.sim.machines import gpu_uuids, machine, topology_annotation
 from tests.world import JSON, World, workload

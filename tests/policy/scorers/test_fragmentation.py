@@ -11,8 +11,8 @@ from msgspec.structs import replace
 from ext_core.rows import NodeFacts, NodeUse
 from extender.cluster.tables import Tables
 from extender.policy.contracts import PodRequest
-from extender.policy.fragmentation import FULLNESS, Fragmentation
 from extender.policy.policy import Policy
+from extender.policy.scorers import FULLNESS, Fragmentation
 from extender.settings import Settings
 from tests.tables import GIB, NVIDIA, Small, pairs, request
 from tests.world import World, workload
