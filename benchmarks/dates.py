@@ -311,8 +311,8 @@ class Dates:
 
     def passed(self, now: float) -> None:
         """Time has passed."""
-        self._ours.passed(now)
-        self._naive.passed(now)
+        for windows in (self._ours, self._naive):
+            finish(windows.passed(now))
 
     def look(self, world: World, waiting: Mapping[int, tuple[Gang, SizedGang]]) -> None:
         """State the windows of the gangs that have none."""

@@ -10,18 +10,20 @@ Theory of operation
    them, or beyond one end, with 1 / (n + 1) each. Quantiles lie between scores, as rounding each end outwards makes
    windows hold too often where few scores count. Whatever the futures leave out moves and widens the windows, by as
    much as it has moved starts.
-3. Each level has a factor by which its windows are widened or narrowed: it rises with every start outside, and falls
-   with the others, by what the level allows (adaptive conformal inference, Gibbs and Candes, 2021). Half of it is that
-   of the class of sizes, half that of all. So in the long run windows hold as often as is stated, also where users lie,
-   the mix drifts, and the gangs of one rush miss together. A gang that outlives its window counts at once.
+3. Each end of a window is followed by itself: it lies further out after each start beyond it, and less far after the
+   others of its class of sizes, by what the level allows (adaptive conformal inference, Gibbs and Candes, 2021). What
+   moves are the odds of a score beyond it. So in the long run windows hold as often as is stated, also where users
+   lie, the mix drifts, and the gangs of one rush miss together. A start counts for an end when that end has passed,
+   whether it came before or not: counted as they come, hits and misses would be known at different times, and a queue
+   that grows or shrinks would be taken for windows that are wrong.
    However many gangs a namespace starts, for others its scores weigh as its runs do (`runtimes.parts`), and it changes
-   the logarithm of a factor by OF_ONE_FACTOR at most. With more than MANY of all scores one namespace could still
+   the logarithm of the odds by OF_ONE_SHIFT at most. With more than MANY of all scores one namespace could still
    decide alone where a window ends: so none of its scores counts as lower or higher than all others do. The windows of
    a namespace that `is_many` count all that it has learned.
 4. Not known: a level of which fewer gangs have started than it takes to see one beyond its ends, and a gang of which
    half of the futures do not see the start. A gang is scored by its first window alone, if it waits LEAST_WAIT.
-5. Memory: OF_CLASS scores of each class, factors of OF_FACTORS namespaces, and MOST_OPEN gangs that have a window and
-   have not started.
+5. Memory: OF_CLASS scores of each class, shifts of OF_SHIFTS namespaces, MOST_OPEN gangs that have a window and have
+   not started, and as many of which an end has not passed, COUNTED_AFTER at most.
 """
 
 from __future__ import annotations
@@ -30,13 +32,14 @@ import math
 import random
 from bisect import bisect_right
 from collections.abc import Collection, Mapping, Sequence
+from heapq import heappop, heappush
 from operator import itemgetter
 from statistics import fmean, pstdev
 from typing import Annotated, Final, NamedTuple
 
 import msgspec
 
-from extender.cluster.slices import Sliced
+from extender.cluster.slices import STEP, Sliced
 from extender.objects.gangs import Ref
 from extender.objects.stored_texts import Damaged, decoded
 from extender.queue.runtimes import UPPER_SIZES, SharedValues, counted, is_many, parts, size_class
@@ -45,12 +48,15 @@ from extender.queue.sampled import Scene, future
 FUTURES: Final = 3
 LEVELS: Final = (50, 80, 95)
 """Percent."""
+ENDS: Final = 2 * len(LEVELS)
 LEAST_WAIT: Final = 60.0
 """Seconds; a gang that starts before has kept no date."""
 OF_CLASS: Final = 256
-OF_FACTORS: Final = 64
-OF_ONE_FACTOR: Final = 0.5
+OF_SHIFTS: Final = 64
+OF_ONE_SHIFT: Final = 0.5
 MOST_OPEN: Final = 10_000
+COUNTED_AFTER: Final = 86_400.0
+"""Seconds after which a start counts for ends that are still to come, as those of 95 % may be for years."""
 EVIDENCE: Final[Mapping[int, int]] = {50: 8, 80: 20, 95: 40}
 """Starts, by level: as many as it takes to see one beyond each end."""
 OTHER: Final = 0.15  # weight of a score of another class of sizes
@@ -58,11 +64,11 @@ NEAR_MIDDLE: Final = 1.5  # a score weighs 1/e where its middle is so far from t
 CELLS: Final = 4  # of middles, in which they are looked up, to one of their logarithm
 RECENT_SCORES: Final = 0.99
 LEAST_SPREAD: Final = 1.0
-PACE: Final = 0.01
-"""How much one start changes the logarithm of a factor, in standard deviations of a hit. Scores decide most of a
-window: a faster factor follows single rushes, and windows hold as often, but are wider."""
-LEAST_FACTOR: Final = -1.0  # of its logarithm
-MOST_FACTOR: Final = 3.0
+PACE: Final = 0.005
+"""How much one start changes the logarithm of the odds, in standard deviations of a hit. Scores decide most of a
+window: a faster pace follows single rushes, and windows hold as often, but are wider."""
+LEAST_SHIFT: Final = -1.0  # of the logarithm of the odds
+MOST_SHIFT: Final = 3.0
 OWN: Final = 1.0
 """The weight of the gang's own score, which may be any: as much as a start just seen that was alike."""
 UNSEEN: Final = 0.5
@@ -94,13 +100,14 @@ class _Score(NamedTuple):
     score: float
 
 
-_Factors = Annotated[list[float], msgspec.Meta(min_length=3, max_length=3)]
-"""By level, what a namespace has changed of the logarithm."""
+_Shifts = Annotated[list[float], msgspec.Meta(min_length=6, max_length=6)]
+"""By end, how much further out it lies: what a namespace has changed of the logarithm of its odds. End 2 i is the low
+one of LEVELS[i], 2 i + 1 the high one."""
 
 
 class _StoredClass(msgspec.Struct):
     scores: list[tuple[str, _Score]] = []
-    factors: dict[str, _Factors] = {}
+    shifts: dict[str, _Shifts] = {}
 
 
 class _OfClass:
@@ -108,52 +115,51 @@ class _OfClass:
 
     def __init__(self, stored: _StoredClass) -> None:
         self.scores = SharedValues[_Score](OF_CLASS, stored.scores)
-        self._factors = {
-            name: [_bounded(factor) for factor in factors]
-            for name, factors in list(stored.factors.items())[-OF_FACTORS:]
+        self._shifts = {
+            name: [_bounded(shift) for shift in shifts] for name, shifts in list(stored.shifts.items())[-OF_SHIFTS:]
         }  # the one that has changed last is the last one
 
     @property
     def stored(self) -> _StoredClass:
-        return _StoredClass(list(self.scores), self._factors)
+        return _StoredClass(list(self.scores), self._shifts)
 
-    def factor(self, i: int, own: str) -> float:
-        """The logarithm of the factor of a level for the gangs of a namespace."""
-        mine = self._factors[own][i] if own in self._factors else 0.0
-        return _bounded(self._of_all(i) - _of_one(mine) + mine)
+    def shift(self, end: int, own: str) -> float:
+        """How much further out an end lies for the gangs of a namespace."""
+        mine = self._shifts[own][end] if own in self._shifts else 0.0
+        return _bounded(self._of_all(end) - _of_one(mine) + mine)
 
-    def change(self, i: int, own: str, by: float) -> None:
-        """A gang of this namespace has started in its window, or outside."""
-        factors = self._factors.pop(own, [0.0] * len(LEVELS))
-        self._factors[own] = factors
-        if len(self._factors) > OF_FACTORS:
-            del self._factors[next(iter(self._factors))]
-        new, all_before = _bounded(factors[i] + by), self._of_all(i)
-        all_after = all_before - _of_one(factors[i]) + _of_one(new)
+    def change(self, end: int, own: str, by: float) -> None:
+        """A gang of this namespace has started beyond this end, or not."""
+        shifts = self._shifts.pop(own, [0.0] * ENDS)
+        self._shifts[own] = shifts
+        if len(self._shifts) > OF_SHIFTS:
+            del self._shifts[next(iter(self._shifts))]
+        new, all_before = _bounded(round(shifts[end] + by, 6)), self._of_all(end)
+        all_after = all_before - _of_one(shifts[end]) + _of_one(new)
         if abs(all_after - _bounded(all_after)) <= abs(all_before - _bounded(all_before)):
-            factors[i] = new
+            shifts[end] = new
 
-    def _of_all(self, i: int) -> float:
-        return sum(_of_one(factors[i]) for factors in self._factors.values())
+    def _of_all(self, end: int) -> float:
+        return sum(_of_one(shifts[end]) for shifts in self._shifts.values())
 
 
-class _Open(msgspec.Struct):
-    """A gang that has a window."""
+class _Stated(msgspec.Struct):
+    """A gang that got windows."""
 
     namespace: str
     of: int  # its class of sizes
-    at: float  # when it was stated
+    at: float  # when they were stated
     created: float
     middle: float
     spread: float
     windows: tuple[StartWindow | None, ...]
-    late: set[int]  # the levels, by place, whose high end has passed
+    start: float = math.inf  # inf: it waits
+    left: bool = False
 
 
 class _Stored(msgspec.Struct):
     format: int
-    classes: Annotated[list[_StoredClass], msgspec.Meta(min_length=5, max_length=5)]
-    """The last is of all, without scores."""
+    classes: Annotated[list[_StoredClass], msgspec.Meta(min_length=4, max_length=4)]
 
 
 _READ: Final = msgspec.json.Decoder(_Stored)
@@ -164,8 +170,10 @@ class StartWindows:
 
     def __init__(self, futures: int = FUTURES) -> None:
         self._futures = futures
-        *self._classes, self._every = [_OfClass(_StoredClass()) for _ in range(len(UPPER_SIZES) + 2)]
-        self._open: dict[Ref, _Open] = {}
+        self._classes = [_OfClass(_StoredClass()) for _ in range(len(UPPER_SIZES) + 1)]
+        self._open: dict[Ref, _Stated] = {}
+        self._ends: list[tuple[float, int, int, _Stated]] = []  # a heap: when an end counts, a number, the end
+        self._number = 0
         self._near: dict[tuple[str, int, int], list[tuple[float, float]]] = {}  # what `_ordered` has returned
 
     def state(self, scene: Scene, asked: Collection[Ref], seed: int) -> Sliced[dict[Ref, Windows]]:
@@ -195,12 +203,25 @@ class StartWindows:
         near = own if self._has_many(own) else "", kind, cell
         if (ordered := self._near.get(near)) is None:
             ordered = self._near[near] = self._ordered(near[0], kind, cell / CELLS)
-        factors = [(self._classes[kind].factor(i, own) + self._every.factor(i, own)) / 2.0 for i in range(len(LEVELS))]
-        known = [_window(i, factor, ordered, now, middle, spread) for i, factor in enumerate(factors)]
-        windows = _nested(known)
+        shifts = [self._classes[kind].shift(end, own) for end in range(ENDS)]
+        scores = [_ends_of(i, shifts[2 * i], shifts[2 * i + 1], ordered) for i in range(len(LEVELS))]
+        windows = _nested([None if of is None else _window(of, now, middle, spread) for of in scores])
         if ref not in self._open and len(self._open) < MOST_OPEN:
-            self._open[ref] = _Open(own, kind, now, created, middle, spread, windows, set())
+            self._open[ref] = stated = _Stated(own, kind, now, created, middle, spread, windows)
+            self._follow(stated)
         return dict(zip(LEVELS, windows, strict=True))
+
+    def _follow(self, stated: _Stated) -> None:
+        for i, window in enumerate(stated.windows):
+            for side, end in enumerate(window or ()):
+                if len(self._ends) < ENDS * MOST_OPEN:
+                    self._count_at(
+                        max(stated.created + LEAST_WAIT, min(end, stated.at + COUNTED_AFTER)), 2 * i + side, stated
+                    )
+
+    def _count_at(self, when: float, end: int, stated: _Stated) -> None:
+        self._number += 1
+        heappush(self._ends, (when, self._number, end, stated))
 
     def _has_many(self, own: str) -> bool:
         """Whether it has so many scores that some of them do not count for others."""
@@ -236,34 +257,40 @@ class StartWindows:
 
     def started(self, ref: Ref, at: float) -> None:
         """The gang started at `at`, seconds since 1970."""
-        known = self._open.pop(ref, None)
-        if known is None or at - known.created < LEAST_WAIT:
+        stated = self._open.pop(ref, None)
+        if stated is None:
             return
-        for i, window in enumerate(known.windows):
-            if window is not None and i not in known.late:
-                self._count(known, i, held=window.low <= at <= window.high)
-        of = self._classes[known.of]
-        score = (math.log(max(0.0, at - known.at) + SOON) - known.middle) / known.spread
-        of.scores.add(known.namespace, _Score(round(known.middle, 3), round(score, 3)))
-        self._near.clear()
+        stated.start = at
+        if at - stated.created >= LEAST_WAIT:
+            score = (math.log(max(0.0, at - stated.at) + SOON) - stated.middle) / stated.spread
+            scores = self._classes[stated.of].scores
+            scores.add(stated.namespace, _Score(round(stated.middle, 3), round(score, 3)))
+            self._near.clear()
 
-    def passed(self, now: float) -> None:
-        """Count the gangs that have outlived a window."""
-        for known in self._open.values():
-            for i, window in enumerate(known.windows):
-                if window is not None and window.high < now and i not in known.late:
-                    known.late.add(i)
-                    self._count(known, i, held=False)
-
-    def _count(self, known: _Open, i: int, *, held: bool) -> None:
-        missed = 1.0 - LEVELS[i] / 100.0
-        change = PACE * ((not held) - missed) / math.sqrt(missed * (1.0 - missed))
-        for of in (self._classes[known.of], self._every):
-            of.change(i, known.namespace, change)
+    def passed(self, now: float) -> Sliced[None]:
+        """Count the gangs of which an end of a window has passed."""
+        ends = 0
+        while self._ends and self._ends[0][0] < now:
+            ends += 1
+            if ends % STEP == 0:
+                yield
+            _, _, end, stated = heappop(self._ends)
+            i, is_high = divmod(end, 2)
+            window = stated.windows[i]
+            if window is None or stated.left or stated.start - stated.created < LEAST_WAIT:
+                continue
+            if window[is_high] >= now and stated.start == math.inf:
+                self._count_at(window[is_high], end, stated)
+                continue
+            beyond = stated.start > window.high if is_high else stated.start < window.low
+            tail = _tail(i)
+            change = PACE * (beyond - tail) / math.sqrt(tail * (1.0 - tail))
+            self._classes[stated.of].change(end, stated.namespace, change)
 
     def left(self, ref: Ref) -> None:
         """The gang does not wait any more, and has not started."""
-        self._open.pop(ref, None)
+        if (stated := self._open.pop(ref, None)) is not None:
+            stated.left = True
 
     def first(self, ref: Ref) -> Windows | None:
         """The windows that were stated first; None: none were, or it waits no more."""
@@ -274,31 +301,41 @@ class StartWindows:
 
     def dump(self) -> str:
         """The text to store. Gangs that wait are not in it: they get windows anew."""
-        return msgspec.json.encode(_Stored(FORMAT, [of.stored for of in (*self._classes, self._every)])).decode()
+        return msgspec.json.encode(_Stored(FORMAT, [of.stored for of in self._classes])).decode()
 
     def load(self, text: str) -> None:
         """Start from what was learned before. Damaged: it is nothing of the kind."""
         stored = decoded(text, _READ, FORMAT, MOST_TEXT)
-        numbers = [number for of in stored.classes for factors in of.factors.values() for number in factors]
+        numbers = [number for of in stored.classes for shifts in of.shifts.values() for number in shifts]
         numbers += [number for of in stored.classes for _, known in of.scores for number in known]
         if not all(map(math.isfinite, numbers)):
             raise Damaged("impossible numbers")
-        *self._classes, self._every = map(_OfClass, stored.classes)
+        self._classes = [*map(_OfClass, stored.classes)]
         self._near.clear()
 
 
-def _window(
-    i: int, factor: float, ordered: Sequence[tuple[float, float]], now: float, middle: float, spread: float
-) -> StartWindow | None:
-    """That of a level. `factor`: its logarithm; `ordered`: as of `StartWindows._ordered`."""
+def _tail(i: int) -> float:
+    """The part of all starts that is beyond an end of a level."""
+    return (1.0 - LEVELS[i] / 100.0) / 2.0
+
+
+def _ends_of(i: int, low: float, high: float, ordered: Sequence[tuple[float, float]]) -> tuple[float, float] | None:
+    """The scores at the ends of a window of a level that lie further out by these shifts. None: too few are known.
+    `ordered`: as of `StartWindows._ordered`."""
     if len(ordered) < EVIDENCE[LEVELS[i]]:
         return None
-    tail = (1.0 - LEVELS[i] / 100.0) / 2.0
-    low, center, high = (_quantile(ordered, part) for part in (tail, 0.5, 1.0 - tail))
-    widened = math.exp(factor)
-    scores = center - widened * max(LEAST_HALF, center - low), center + widened * max(LEAST_HALF, high - center)
-    ends = [now + math.exp(min(MOST_WAIT, middle + score * spread)) - SOON for score in scores]
-    return StartWindow(max(now, ends[0]), max(now, ends[1]))
+    tail = _tail(i)
+    odds = tail / (1.0 - tail)
+    first = _quantile(ordered, 1.0 / (1.0 + math.exp(low) / odds))
+    last = _quantile(ordered, 1.0 / (1.0 + math.exp(-high) * odds))
+    center = (first + last) / 2.0
+    return min(first, center - LEAST_HALF), max(last, center + LEAST_HALF)
+
+
+def _window(ends: tuple[float, float], now: float, middle: float, spread: float) -> StartWindow:
+    """`ends`: scores."""
+    low, high = (now + math.exp(min(MOST_WAIT, middle + score * spread)) - SOON for score in ends)
+    return StartWindow(max(now, low), max(now, high))
 
 
 def _within(names: Sequence[str], scores: Sequence[float], own: str) -> list[float]:
@@ -321,14 +358,13 @@ def _within(names: Sequence[str], scores: Sequence[float], own: str) -> list[flo
     return [max(low, min(high, score)) for (low, high), score in zip(within, scores, strict=True)]
 
 
-def _bounded(factor: float) -> float:
-    """The logarithm of a factor."""
-    return max(LEAST_FACTOR, min(MOST_FACTOR, factor))
+def _bounded(shift: float) -> float:
+    return max(LEAST_SHIFT, min(MOST_SHIFT, shift))
 
 
-def _of_one(factor: float) -> float:
+def _of_one(shift: float) -> float:
     """What one namespace changes of it for others."""
-    return max(-OF_ONE_FACTOR, min(OF_ONE_FACTOR, factor))
+    return max(-OF_ONE_SHIFT, min(OF_ONE_SHIFT, shift))
 
 
 def _nested(windows: Sequence[StartWindow | None]) -> tuple[StartWindow | None, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable
+from heapq import heappop, heappush
 from statistics import NormalDist, fmean
 
 import msgspec
@@ -14,9 +15,9 @@ from extender.cluster.slices import finish
 from extender.objects.gangs import Ref
 from extender.objects.stored_texts import START_WINDOWS_BYTES, Damaged
 from extender.queue import windows
-from extender.queue.runtimes import RunTime, size_class
+from extender.queue.runtimes import RunTime, SharedValues, size_class
 from extender.queue.sampled import HopefulGang, RunningGang
-from extender.queue.windows import EVIDENCE, LEVELS, OF_CLASS, OF_FACTORS, OF_ONE_FACTOR, StartWindows
+from extender.queue.windows import ENDS, EVIDENCE, LEVELS, OF_CLASS, OF_ONE_SHIFT, OF_SHIFTS, StartWindows
 from tests.queue.test_sampled import gang, scene
 
 Truth = Callable[[random.Random, int], float]
@@ -27,24 +28,26 @@ def ref(number: int) -> Ref:
     return Ref("pod", "q", str(number))
 
 
-def held(truth: Truth, count: int = 4000, delay: int = 20, first: int = 1000) -> dict[int, float]:
-    """How often the windows hold, by level. Each gang starts `delay` gangs later."""
+def held(truth: Truth, count: int = 4000, first: int = 1000) -> dict[int, float]:
+    """How often the windows hold, by level."""
     dice, known = random.Random(1), StartWindows()
     hits, stated = dict.fromkeys(LEVELS, 0), dict.fromkeys(LEVELS, 0)
-    late: list[tuple[int, float, windows.Windows]] = []
+    waiting: list[tuple[float, int, windows.Windows]] = []  # a heap, by start
     for number in range(count):
         now = 1000.0 * number
-        middle = dice.uniform(5, 8)
-        starts = [now + math.exp(middle + dice.gauss(0, 0.3)) for _ in range(4)]
-        start = now + 60.0 + math.exp(middle + truth(dice, number))
-        late.append((number, start, known.of(ref(number), 1, now, now, starts)))
-        if len(late) > delay:
-            before, start, stated_windows = late.pop(0)
+        while waiting and waiting[0][0] <= now:
+            start, before, stated_windows = heappop(waiting)
+            finish(known.passed(start))
             known.started(ref(before), start)
             for level, window in stated_windows.items():
                 if window is not None and before >= first:
                     stated[level] += 1
                     hits[level] += window.low <= start <= window.high
+        finish(known.passed(now))
+        middle = dice.uniform(5, 8)
+        starts = [now + math.exp(middle + dice.gauss(0, 0.3)) for _ in range(4)]
+        start = now + 60.0 + math.exp(middle + truth(dice, number))
+        heappush(waiting, (start, number, known.of(ref(number), 1, now, now, starts)))
     return {level: hits[level] / stated[level] for level in LEVELS}
 
 
@@ -56,7 +59,7 @@ def held(truth: Truth, count: int = 4000, delay: int = 20, first: int = 1000) ->
         lambda dice, number: dice.choice((-2.0, 0.0, 0.1, 3.0)) + dice.gauss(0, 0.01),
         lambda dice, number: dice.gauss(3.0 * math.sin(number / 300.0), 0.5),  # it drifts
         lambda dice, number: dice.gauss(0.0, 0.3 if number < 2000 else 2.0),
-        lambda dice, number: min(8.0, dice.paretovariate(0.7)),
+        lambda dice, number: min(8.0, dice.paretovariate(0.7)) / 2.0,
     ],
 )
 def test_windows_hold_as_often_as_is_stated_whatever_the_futures_leave_out(truth: Truth) -> None:
@@ -149,14 +152,54 @@ def test_only_the_first_window_counts() -> None:
 
 def test_a_gang_that_outlives_its_window_moves_the_next_one_at_once() -> None:
     known = trained()
-    first = known.of(ref(100), 1, 0.0, 0.0, [500.0] * 4)[80]
+    finish(known.passed(1e6))
+    first = known.of(ref(100), 1, 1e6, 1e6, [1e6 + 500.0] * 4)[80]
     assert first is not None
-    known.passed(first.high + 1.0)
-    later = known.of(ref(101), 1, 0.0, 0.0, [500.0] * 4)[80]
+    now = first.high + 1.0
+    finish(known.passed(now))
+    later = known.of(ref(101), 1, now, now, [now + 500.0] * 4)[80]
     assert later is not None
-    assert later.high > first.high
-    known.passed(first.high + 2.0)  # once
-    assert known.of(ref(102), 1, 0.0, 0.0, [500.0] * 4)[80] == later
+    assert later.high - now > first.high - 1e6
+    finish(known.passed(now + 1.0))  # once
+    assert known.of(ref(102), 1, now, now, [now + 500.0] * 4)[80] == later
+
+
+@pytest.mark.parametrize("beyond", [False, True])
+def test_each_end_of_a_window_moves_by_the_starts_beyond_it_alone(beyond: bool) -> None:
+    known = trained()
+    finish(known.passed(1e6))
+    stated = known.of(ref(100), 1, 1e6, 1e6, [1e6 + 500.0] * 4)
+    before, latest = stated[80], stated[95]
+    assert before is not None
+    assert latest is not None
+    known.started(ref(100), before.low - 1.0 if beyond else before.low + 1.0)
+    scores = [*known._classes[0].scores]
+    finish(known.passed(before.low + 1.0))
+    known._classes[0].scores = SharedValues(OF_CLASS, scores[:-1])  # as if it had taught no score
+    known._near.clear()
+    after = known.of(ref(101), 1, 1e6, 1e6, [1e6 + 500.0] * 4)[80]
+    assert after is not None
+    assert (after.low < before.low, after.low > before.low) == (beyond, not beyond)
+    assert after.high == before.high  # it has not passed
+
+
+def test_a_start_counts_a_day_after_it_was_stated_where_an_end_is_further_off() -> None:
+    known = trained(400)
+    finish(known.passed(1e6))
+    shifts = known._classes[0]._shifts
+    known.of(ref(500), 1, 1e6, 1e6, [1e6 + 1e6] * 4)
+    known.of(ref(501), 1, 1e6, 1e6, [1e6 + 1e6] * 4)
+    known.started(ref(500), 1e6 + 100.0)
+    before = list(shifts["q"])
+    finish(known.passed(1e6 + windows.COUNTED_AFTER))
+    assert shifts["q"] == before
+    finish(known.passed(1e6 + windows.COUNTED_AFTER + 1.0))
+    assert all(low > was for low, was in zip(shifts["q"][::2], before[::2], strict=True))
+    assert all(high < was for high, was in zip(shifts["q"][1::2], before[1::2], strict=True))
+    once = list(shifts["q"])
+    known.left(ref(501))  # it waits still: it counts at the ends, and not at all if it leaves
+    finish(known.passed(1e12))
+    assert shifts["q"] == once
 
 
 def test_classes_of_sizes_are_corrected_for_themselves() -> None:
@@ -178,6 +221,13 @@ def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(20):
         known.of(ref(number), 1, 0.0, 0.0, [500.0] * 4)
     assert len(known._open) == 5
+    known = StartWindows()
+    for number in range(500):
+        known.of(ref(number), 1, 0.0, 0.0, [500.0] * 4)
+        known.started(ref(number), 400.0)
+    assert len(known._ends) == ENDS * 5
+    finish(known.passed(1e6))
+    assert not known._ends
 
 
 def test_the_longest_text_has_room_in_the_configmap() -> None:
@@ -186,10 +236,10 @@ def test_the_longest_text_has_room_in_the_configmap() -> None:
         windows._OfClass(
             windows._StoredClass(
                 [(name(number), windows._Score(-19.123, -10.123)) for number in range(OF_CLASS)],
-                {name(number): [-1e-4 / 3] * len(LEVELS) for number in range(OF_FACTORS)},
+                {name(number): [-0.123456] * ENDS for number in range(OF_SHIFTS)},
             )
         )
-        for _ in range(5)
+        for _ in range(4)
     ]
     assert 100_000 < len(known.dump().encode()) <= START_WINDOWS_BYTES
 
@@ -218,9 +268,9 @@ def test_a_stored_text_gives_the_same_windows() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "", "[]", "{}", '{"format":1}', '{"format":1,"classes":[]}', '{"format":2,"classes":[{},{},{},{},{}]}',
-        '{"format":1,"classes":[{"factors":{"a":[1]}},{},{},{},{}]}',
-        '{"format":1,"classes":[{"scores":[["a",[1]]]},{},{},{},{}]}',
+        "", "[]", "{}", '{"format":1}', '{"format":1,"classes":[]}', '{"format":2,"classes":[{},{},{},{}]}',
+        '{"format":1,"classes":[{"shifts":{"a":[1]}},{},{},{}]}',
+        '{"format":1,"classes":[{"scores":[["a",[1]]]},{},{},{}]}',
     ],
 )  # fmt: skip
 def test_a_text_that_is_damaged_is_an_error(text: str) -> None:
@@ -239,18 +289,18 @@ def test_a_window_ends_on_a_date_however_often_windows_have_missed() -> None:
         assert all(window is not None and window.high <= math.exp(windows.MOST_WAIT) for window in stated.values())
 
 
-def test_stored_factors_are_bounded() -> None:
+def test_stored_shifts_are_bounded() -> None:
     known = StartWindows()
-    known.load(StartWindows().dump().replace('"factors":{}', '"factors":{"a":[1e9,-1e9,0.5]}'))
-    expected = [windows.MOST_FACTOR, windows.LEAST_FACTOR, 0.5]
-    assert msgspec.json.decode(known.dump())["classes"][0]["factors"] == {"a": expected}
+    known.load(StartWindows().dump().replace('"shifts":{}', '"shifts":{"a":[1e9,-1e9,0.5,0,0,0]}'))
+    expected = [windows.MOST_SHIFT, windows.LEAST_SHIFT, 0.5, 0.0, 0.0, 0.0]
+    assert msgspec.json.decode(known.dump())["classes"][0]["shifts"] == {"a": expected}
 
 
 @pytest.mark.parametrize("start", [61.0, 1e7])
 def test_10000_starts_of_one_namespace_move_the_windows_of_others_by_a_bound(start: float) -> None:
     """All of them come before their windows, or long after. They are a twelfth of all weights at most: an end at 90 %
-    of the scores comes to 98 % of those of others, one at 97.5 % to the last one. The factor of one namespace widens
-    that by e to the half."""
+    of the scores comes to 98 % of those of others, one at 97.5 % to the last one. One namespace changes the odds
+    at the ends by e to the half."""
     dice = random.Random(1)
     waits = [math.exp(dice.gauss(6.2, 0.7)) + 61.0 for _ in range(400)]
 
@@ -260,6 +310,7 @@ def test_10000_starts_of_one_namespace_move_the_windows_of_others_by_a_bound(sta
             of = Ref("pod", f"team-{number % 16}" if number < 400 else "flood", str(number))
             known.of(of, 1, 0.0, 0.0, [500.0] * 4)
             known.started(of, waits[number] if number < 400 else start)
+        finish(known.passed(1e9))
         found = known.of(Ref("pod", "team-0", "next"), 1, 0.0, 0.0, [500.0] * 4)
         ends = [(window.low, window.high) for level in (80, 95) if (window := found[level]) is not None]
         return [(math.log(low + windows.SOON), math.log(high + windows.SOON)) for low, high in ends]
@@ -267,7 +318,7 @@ def test_10000_starts_of_one_namespace_move_the_windows_of_others_by_a_bound(sta
     (low, high), _ = stated(0)
     (low_after, high_after), (low_of_95, high_of_95) = stated(10_000)
     first, last = (math.log(end(waits) + windows.SOON) for end in (min, max))
-    assert high_of_95 - low_of_95 < math.exp(OF_ONE_FACTOR) * (last - first)
+    assert high_of_95 - low_of_95 < math.exp(OF_ONE_SHIFT) * (last - first)
     shifted = NormalDist().inv_cdf(0.98) / NormalDist().inv_cdf(0.9)
     assert low_after < (low + high) / 2.0 < high_after
-    assert high_after - low_after < 1.1 * shifted * math.exp(OF_ONE_FACTOR) * (high - low)
+    assert high_after - low_after < 1.1 * shifted * math.exp(OF_ONE_SHIFT) * (high - low)

@@ -95,7 +95,7 @@ class LiveDates:
             del self._created[ref]  # one that was created again has the name, not the date
             self._windows.left(ref)
             self._book.left(ref)
-        self._windows.passed(now)  # what left while another instance led may have started in time
+        yield from self._windows.passed(now)  # what left while another instance led may have started in time
         gangs = [waiting.gang for waiting in report.waiting if waiting.code not in NO_PLACE]
         windows: dict[Ref, Windows] = {}
         if gangs:
