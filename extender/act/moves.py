@@ -447,8 +447,9 @@ class Moves:
     def _need(self, step: _Step) -> Need:
         """For its pods that save their work when asked, from the first call on."""
         wait = max((self._cluster.limits.saving(pod).when_asked for pod in step.remaining), default=0)
-        at = self._since.setdefault(("asked", step.key), self.clock.wall())
-        return Need(step.by, step.remaining, at, max(0, wait))
+        now = self.clock.monotonic()
+        began = self.clock.wall() - (now - self._since.setdefault(("asked", step.key), now))
+        return Need(step.by, step.remaining, began, max(0, wait))
 
     def _refused(self, step: _Step, why: str) -> str:
         """Its pods may not be evicted now. Raises _Lost where that has been so for long."""

@@ -111,7 +111,7 @@ class _Standing:
     counted: bool = False  # its answer is counted
     closed: bool = False  # the condition says that it has answered
     eviction_request: Outcome = "unknown"  # whether an EvictionRequest stands
-    unwanted: float | None = None  # since when no need has it
+    unwanted: float | None = None  # since when no need has it, by the clock that does not step
 
 
 def state_of(pod: PodRecord, request: SaveRequest | None, until: float, now: float) -> State:
@@ -139,7 +139,7 @@ class SaveRequests:
         withdraws these."""
         self._prefix = prefix
         self._cluster, self._patches, self._events, self._metrics = cluster, patches, events, metrics
-        self._history, self._wall = history, history.wall
+        self._history, self._wall, self._now = history, history.wall, history.now
         self._standing: dict[str, _Standing] | None = None  # by uid; None until the annotations are read
         self._left: bool | None = None  # whether an instance before has left requests; None: not known yet
         self._needed_by: frozenset[str] = frozenset()
@@ -195,8 +195,8 @@ class SaveRequests:
             if uid in wanted or pod.terminating:
                 entry.unwanted = None
             elif entry.unwanted is None:
-                entry.unwanted = now
-            elif now - entry.unwanted >= WITHDRAW_SECONDS and not self._pauses.waits(uid, now):
+                entry.unwanted = self._now()
+            elif self._now() - entry.unwanted >= WITHDRAW_SECONDS and not self._pauses.waits(uid, self._now()):
                 vain.append(entry)
         await _some(vain, self._withdraw)
 
@@ -299,7 +299,7 @@ class SaveRequests:
 
     async def _ask(self, pod: PodRecord, need: Need, seconds: int) -> None:
         now = self._wall()
-        if self._pauses.waits(pod.uid, now):
+        if self._pauses.waits(pod.uid, self._now()):
             return
         until = min(now + seconds, need.until)
         at = now if pod.exited is None else min(max(now, pod.exited + 1), until)  # the clock of its node may be ahead
@@ -321,7 +321,7 @@ class SaveRequests:
     async def _take(self, pod: PodRecord, need: Need) -> None:
         """The request counts for this need from now on."""
         entry = self._read().get(pod.uid)
-        if entry is not None and not self._pauses.waits(pod.uid, self._wall()):
+        if entry is not None and not self._pauses.waits(pod.uid, self._now()):
             await self._write(pod, entry.request._replace(by=need.by), entry)
 
     async def _write(self, pod: PodRecord, request: SaveRequest, entry: _Standing | None = None) -> bool:
@@ -340,7 +340,7 @@ class SaveRequests:
         if patched.outcome in ("unknown", "conflict") and entry is None:  # a write that is tried again meets itself
             self._unsure[pod.uid] = request
         if patched.outcome in ("refused", "unknown"):
-            self._pauses.failed(pod.uid, self._wall())
+            self._pauses.failed(pod.uid, self._now())
             log.warning("a pod cannot be asked", pod=f"{pod.namespace}/{pod.name}", err=patched.message)
         return False
 
@@ -348,20 +348,20 @@ class SaveRequests:
         return await self._patches.note(pod, notes, stated)
 
     async def _request_eviction(self, entry: _Standing) -> None:
-        if self.eviction_requests is not None and not self._pauses.waits(entry.pod.uid, self._wall()):
+        if self.eviction_requests is not None and not self._pauses.waits(entry.pod.uid, self._now()):
             entry.eviction_request = await self.eviction_requests.create(entry.pod)
             if entry.eviction_request == "unknown":
-                self._pauses.failed(entry.pod.uid, self._wall())
+                self._pauses.failed(entry.pod.uid, self._now())
 
     async def _close(self, pod: PodRecord) -> None:
         """The pod has answered. Its request stands until it is evicted, or the request is withdrawn."""
         entry = self._read().get(pod.uid)
-        if entry is None or self._pauses.waits(pod.uid, self._wall()):
+        if entry is None or self._pauses.waits(pod.uid, self._now()):
             return
         patched = await self._note(pod, condition(entry.request, entry.request.answer(pod), self._wall()), {})
         entry.closed = patched.outcome not in ("conflict", "unknown")
         if patched.outcome == "unknown":
-            self._pauses.failed(pod.uid, self._wall())
+            self._pauses.failed(pod.uid, self._now())
 
     def _is_free(self, entry: _Standing, need: Need) -> bool:
         """Whether the preemptor that the request names needs it no more."""
@@ -370,13 +370,13 @@ class SaveRequests:
     async def _withdraw(self, entry: _Standing) -> None:
         pod, evictions = entry.pod, self.eviction_requests
         if evictions is not None and entry.eviction_request != "none" and not await evictions.withdraw(pod):
-            self._pauses.failed(pod.uid, self._wall())
+            self._pauses.failed(pod.uid, self._now())
             return
         patched = await self._note(pod, condition(entry.request, "withdrawn", self._wall()), {SAVE_REQUESTED: None})
         if patched.outcome == "conflict":  # the watch brings its new version
             return
         if patched.outcome == "unknown":
-            self._pauses.failed(pod.uid, self._wall())
+            self._pauses.failed(pod.uid, self._now())
             return
         self._read().pop(pod.uid, None)
         if patched.outcome == "written":
@@ -625,7 +625,7 @@ class SaveHistory:
     """What one server has learned, and what another one had stored."""
 
     def __init__(self, cluster: Cluster, clock: Clock) -> None:
-        self._cluster, self._now, self.wall = cluster, clock.monotonic, clock.wall
+        self._cluster, self.now, self.wall = cluster, clock.monotonic, clock.wall
         self._namespaces: dict[str, Answers] = {}
         self._refreshed = 0.0
 
@@ -694,7 +694,7 @@ class SaveHistory:
         records = (self._record(namespace, now) for namespace in sorted(namespaces))
         events = [event for event in map(self._event, records) if event is not None]
         if events:
-            self._cluster.apply(events, self._now())
+            self._cluster.apply(events, self.now())
 
     def _event(self, record: SaveAnswersRecord) -> Event | None:
         known = self._cluster.save_answers.get(record.name)

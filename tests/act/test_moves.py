@@ -8,6 +8,7 @@ import random
 import pytest
 
 from extender.act.moves import LOST_SECONDS, NOT_USED_SECONDS, START_SECONDS
+from extender.act.saving import ASKING_SECONDS
 from extender.kube.pod_writes import Evicted
 from extender.objects.records import PodRecord
 from tests.act.moved import NAME, SPREAD, TICK, Owner, Scene, carried_out, drawn, gpus_of, places_of
@@ -240,6 +241,18 @@ def test_what_is_refused_is_asked_again() -> None:
     scene.refuses = 0.0
     asyncio.run(until(scene, "done"))
     assert places_of(scene)
+
+
+def test_a_clock_that_steps_back_lets_no_pod_save_for_longer() -> None:
+    scene = scene_of(web(2, 2, saves=600))
+    booked(scene)
+    while not scene.asked:
+        asyncio.run(scene.turn())
+        scene.tick()
+    scene.world.wall -= 20.0
+    asyncio.run(scene.turn())
+    (need,) = scene.acts()._needs.values()
+    assert 0 < need.until - scene.world.wall <= 600 + ASKING_SECONDS
 
 
 def test_places_of_moves_that_are_not_planned_any_more_are_given_up() -> None:

@@ -57,6 +57,7 @@ class Server:
     def __init__(self, case: Case, world: World, controller: OwnEvictions, lease: Lease) -> None:
         self.case, self.world, self.controller, self.lease = case, world, controller, lease
         self.woken: list[str] = []  # names
+        self.skew = 0.0  # seconds by which its wall clock is ahead
 
     def wake(self, uid: str) -> None:
         self.woken.append(uid.removeprefix("uid-"))
@@ -70,7 +71,7 @@ class Server:
     async def turn(self, seconds: float = 0.2) -> None:
         """Time passes, and the controller looks."""
         self.case.passed += seconds
-        self.world.now, self.world.wall = 1000.0 + self.case.passed, WALL + self.case.passed
+        self.world.now, self.world.wall = 1000.0 + self.case.passed, WALL + self.case.passed + self.skew
         self.sync()
         await self.controller.turn()
 
@@ -623,6 +624,27 @@ def test_without_the_lease_no_pod_is_asked_or_evicted() -> None:
             assert case.evicted() == ["train"]
 
     run_bounded(test())
+
+
+@served
+async def test_a_clock_that_steps_back_delays_no_withdrawal(case: Case, server: Server) -> None:
+    await asked(server)
+    del case.objects.stored[PODS + "urgent"]
+    server.world.gone("urgent")
+    await server.turn()
+    server.skew = -86_400.0
+    await server.turn(WITHDRAW_SECONDS)
+    assert (case.asked(), case.evicted(), server.count("withdrawn")) == (None, [], 1)
+
+
+@served
+async def test_a_clock_that_steps_back_keeps_no_victim_beyond_its_time(case: Case, server: Server) -> None:
+    await asked(server)
+    server.skew = -86_400.0
+    await server.turn(599)
+    assert case.evicted() == []
+    await server.turn(10)
+    assert case.evicted() == ["train"]
 
 
 @served
