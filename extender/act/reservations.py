@@ -13,6 +13,8 @@ Theory of operation
 4. The map is read before the first verb is answered and every few seconds then, since another instance may have been
    asked meanwhile. What cannot be read is dropped with a warning; the rest stays. What another instance wrote is
    compared with the lists before it counts (`contradiction`), and dropped as well where it contradicts them.
+   Fields that this version does not know are kept, and what another version leaves out of an entry is written once
+   (`_is_stated`): else both would write the entry in turns.
    What a version to come has written is left as it is until its pod is bound or deleted, at most for NEWER_SECONDS:
    that version may run again after a downgrade. Meanwhile no pod is evicted for that pod, since others may be
    terminating for it.
@@ -29,7 +31,7 @@ import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
@@ -96,6 +98,7 @@ class ReservationStore(Controller):
         self._document = KeptDocument([] if configmap is None else [configmap], self._clock, MOST_ENTRIES)
         self._waiting: dict[str, int] = {}  # uids of the reservations that replies wait for, and how many do
         self._unsure: set[str] = set()  # written with no answer: they may be in the map
+        self._written: dict[str, str] = {}  # the latest texts of this instance
         # Taken over, and not compared with the lists yet: when the victims of our own plan for that pod were gone.
         self._foreign: dict[str, float | None] = {}
         self._read_at: float | None = None
@@ -326,7 +329,23 @@ class ReservationStore(Controller):
         """The keys that the map has otherwise than the verbs; None: the key is to be removed. What replies wait for
         they write."""
         texts = {plan.uid: self._entries.text(plan) for plan in self._verbs.reservations.all()}
-        return {uid: text for uid, text in self._document.changes(texts).items() if uid not in self._waiting}
+        self._written = {uid: text for uid, text in self._written.items() if uid in texts}
+        return {
+            uid: text
+            for uid, text in self._document.changes(texts).items()
+            if uid not in self._waiting and not self._is_stated(uid, text, self._document.text(uid))
+        }
+
+    def _is_stated(self, uid: str, text: str | None, stored: str | None) -> bool:
+        """Whether the map states what `text` does. Another version may write it in another order, or leave out of what
+        this instance has written what it does not know."""
+        if text is None or stored is None or text == stored:
+            return text == stored
+        ours, theirs = fields(text), fields(stored)
+        if theirs == ours:
+            return True
+        shared = theirs and all(ours.get(name) == value for name, value in theirs.items())
+        return bool(shared) and self._written.get(uid) == text
 
     def _forget_newer(self) -> None:
         """Entries of a version to come that are over: the map loses them. The lists are in."""
@@ -345,6 +364,7 @@ class ReservationStore(Controller):
         except VersionConflict:
             return False
         self._unsure -= changes.keys()
+        self._written |= {uid: text for uid, text in changes.items() if text is not None}
         self._trouble.unwritten = False
         self._good()
         return True
@@ -358,7 +378,11 @@ class ReservationStore(Controller):
         known = plans.keys()
         for uid, text in sorted(theirs.items())[:MOST_ENTRIES]:
             before = stored.get(uid)
-            theirs_is_newer = uid in known and before not in (None, text) and before == self._entries.text(plans[uid])
+            theirs_is_newer = (
+                uid in known
+                and before not in (None, text)
+                and self._is_stated(uid, self._entries.text(plans[uid]), before)
+            )
             replaced = before != text and newer.pop(uid, None) is not None
             if not theirs_is_newer and not replaced and (uid in known or before is not None or uid in self._unsure):
                 continue  # ours, or ours until a moment ago: to be removed
@@ -447,6 +471,15 @@ class _Entry(msgspec.Struct, kw_only=True):
 
 
 _READ: Final = msgspec.json.Decoder(_Entry)
+_FIELDS: Final = msgspec.json.Decoder(dict[str, Any])
+
+
+def fields(text: str) -> dict[str, Any]:
+    """What an entry states, by name; empty where it cannot be read."""
+    try:
+        return _FIELDS.decode(text)
+    except (msgspec.MsgspecError, RecursionError, UnicodeEncodeError):
+        return {}
 
 
 class ReservationEntries(Entries):
@@ -468,7 +501,8 @@ class ReservationEntries(Entries):
             begun=plan.begun or msgspec.UNSET,
             wait=plan.wait or msgspec.UNSET,
         )
-        return msgspec.json.encode(entry).decode()
+        text = msgspec.json.encode(entry).decode()
+        return f"{text[:-1]},{plan.unknown[1:]}" if plan.unknown else text
 
     def plan(self, uid: str, text: str, now: float) -> Reservation:
         """The reservation of the pod with this uid, as `text` states it. Raises Damaged. `now`: seconds."""
@@ -478,6 +512,7 @@ class ReservationEntries(Entries):
         at = entry.at - self._epoch()
         if at > now + AHEAD_SECONDS:
             raise Damaged("its time is yet to come")
+        unknown = {name: value for name, value in fields(text).items() if name not in _Entry.__struct_encode_fields__}
         return Reservation(
             uid,
             entry.node,
@@ -491,6 +526,7 @@ class ReservationEntries(Entries):
             entry.own is True,
             0.0 if isinstance(entry.wait, msgspec.UnsetType) else min(entry.wait, MOST_GRACE),
             entry.begun is True,
+            msgspec.json.encode(unknown).decode() if unknown else "",
         )
 
 

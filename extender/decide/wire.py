@@ -120,6 +120,8 @@ def _pod(body: bytes, keys: dict[str, tuple[int, int]], cluster: ClusterView) ->
         pod = records.pod(body[span[0] : span[1]], cluster.gpu_names)
     except records.RecordError as error:
         raise BadRequest(f"{error.message}; the pod {NOT_PLACED}", path=f"Pod.{error.path}".rstrip(".")) from error
+    if pod.unread:
+        raise BadRequest(pod.unread_text, path="Pod")
     if not pod.uid:
         raise BadRequest("the pod has no uid", path="Pod.metadata.uid")
     for key, text in (("uid", pod.uid), ("namespace", pod.namespace), ("name", pod.name)):

@@ -404,7 +404,7 @@ class Reflector:
         self._allowance = Allowance()
         self._decoder = Decoder(watched, gpus, self.state, self._allowance, timing.clock)
         self._feed = Feed(watched.kind, sink, self._pace, timing.clock, self._defect)
-        self._late = LateEvents(watched, self._feed.known, timing.rests, self._allowance, timing.clock)
+        self._late = LateEvents(watched, self._feed.known, gpus, timing.rests, self._allowance, timing.clock)
         self._retries = Retries(self._pace, timing)
         self._version = ""
         """From where to watch; "" when a list must come first."""
@@ -675,8 +675,8 @@ def _nothing() -> None:
 # The time that an event takes grows with its bytes, and tenants write the objects. After a long event the namespace
 # rests: its next long events wait. Only the latest event of each object is kept, and until it is read the version
 # before counts. What decides which GPUs are held does not wait: an event that shows a pod on a node, terminated or
-# being deleted for the first time is read at once. So is each event about a claim: the API server limits how long
-# claims are.
+# being deleted for the first time is read at once, if the pod is known or names a GPU: a tenant may create pods on
+# nodes. So is each event about a claim: the API server limits how long claims are.
 
 
 LONG_BYTES: Final = 2**14  # bytes: what is shorter takes 2 ms at most
@@ -691,13 +691,15 @@ class LateEvents:
         self,
         watched: WatchedKind,
         known: Callable[[Key], Record | None],
+        gpus: frozenset[str],
         rests: Rests,
         allowance: Allowance,
         clock: Callable[[], float],
     ) -> None:
-        """`known`: the record of a namespace and name; `rests`: of all kinds; `allowance`: of log lines; `clock`:
-        seconds."""
+        """`known`: the record of a namespace and name; `gpus`: names of resources; `rests`: of all kinds; `allowance`:
+        of log lines; `clock`: seconds."""
         self._watched, self._known, self._rests, self._allowance, self._clock = watched, known, rests, allowance, clock
+        self._gpus = tuple(name.encode() for name in gpus)
         self._lines: dict[str, dict[str, bytes]] = {}  # by namespace and name; none is empty
         self._size = 0  # bytes of all of them
 
@@ -711,7 +713,7 @@ class LateEvents:
             return None
         which = event.identity
         waits = self._lines.get(which.namespace, {}).get(which.name, b"")
-        if self._moves(event) or self._size - len(waits) + len(line) > MOST_LATE_BYTES:
+        if self._moves(event, line) or self._size - len(waits) + len(line) > MOST_LATE_BYTES:
             return None
         if event.type == "DELETED":
             self.forget(which)
@@ -724,14 +726,14 @@ class LateEvents:
         self._size += len(line) - len(waits)
         return "BOOKMARK", which
 
-    def _moves(self, event: decode.BriefChange) -> bool:
-        """Whether it shows a pod at another place than before."""
+    def _moves(self, event: decode.BriefChange, line: bytes) -> bool:
+        """Whether it shows a pod at another place than before. One that is not known and names no GPU holds none."""
         if self._watched.kind not in ("Pod", "FailedPod"):
             return False
         known = self._known(key_of(event.identity))
         if isinstance(known, PodRecord):
             return event.place != decode.place(known)
-        return event.place[:3] != (event.identity.uid, "", False)
+        return event.place[:3] != (event.identity.uid, "", False) and any(name in line for name in self._gpus)
 
     def took(self, which: Record | Identity, line: bytes, seconds: float) -> None:
         """An event was read, in so many seconds. An event of the same object that waits is older, and is dropped."""

@@ -15,7 +15,7 @@ from ext_core import prune
 from extender.objects import devices, gangs, limits, pods, records, schema
 from extender.objects.pods import UNREADABLE
 from extender.objects.records import GroupRecord, Identity, Kind, Page, PdbRecord, PodRecord, Record
-from extender.objects.resources import LARGEST, QuantityError, quantity, value
+from extender.objects.resources import LARGEST, UNKNOWN_COUNT, QuantityError, quantity, value
 from extender.objects.schema import RecordError, Source
 from extender.objects.selectors import PodTerm, Requirement, Selector, selector
 
@@ -119,7 +119,6 @@ _CHANGES: Final[dict[Kind, tuple[msgspec.json.Decoder[Any], Callable[[Any, froze
 
 DEEPEST: Final = 32  # levels of an object; what we read lies in 10 at most
 MOST_STEPS: Final = 32  # fields that are left out one by one; of an object with more only the skeleton is read
-UNKNOWN_COUNT: Final = 100_000  # GPUs: more than any node has
 NEVER_A_VICTIM: Final = 2**31 - 1  # the priority of a bound pod that may not be evicted by what we know
 LONGEST_NAME: Final = 320  # characters: a namespace (63), a slash, and a name (253)
 LONGEST_MESSAGE: Final = 300

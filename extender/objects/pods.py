@@ -18,13 +18,16 @@ from extender.objects.nodes import NodeRecord, selects
 from extender.objects.parts import NamespacedRecord, Owner, Shared, controller, epoch, metadata, ours, strings
 from extender.objects.resources import (
     OF_CLASS,
+    UNKNOWN_COUNT,
     asks_devices,
     asks_others,
     class_requests,
     gpu_containers,
+    gpus_alone,
     pod_requests,
     quota_amounts,
     resize_status,
+    too_many,
 )
 from extender.objects.schema import Reader, RecordError
 from extender.objects.selectors import (
@@ -360,7 +363,13 @@ def _stated(spec: schema.PodSpec, status: schema.PodStatus, namespace: str, gpus
 
 
 def _of_spec(spec: schema.PodSpec, status: schema.PodStatus, namespace: str, gpus: frozenset[str]) -> PodRecord:
-    cpu_milli, memory, counts = pod_requests(spec, status, gpus)
+    if unread := too_many(spec):
+        spec, status = gpus_alone(spec, gpus), schema.PodStatus()
+    if unread and too_many(spec):
+        spec.containers = spec.init_containers = spec.overhead = None
+        cpu_milli, memory, counts = 0, 0, tuple([(name, UNKNOWN_COUNT) for name in sorted(gpus)])
+    else:
+        cpu_milli, memory, counts = pod_requests(spec, status, gpus)
     preferred, repelling, near, node_terms = affinity(spec.affinity, namespace)
     asking = gpu_containers(spec, gpus) if counts else ()
     spread = [constraint.when_unsatisfiable for constraint in spec.topology_spread_constraints or ()]
@@ -390,7 +399,7 @@ def _of_spec(spec: schema.PodSpec, status: schema.PodStatus, namespace: str, gpu
         required_affinity=bool(repelling or near), preferred_affinity=preferred,
         anti_affinity_terms=repelling, affinity_terms=near,
         hard_spread="DoNotSchedule" in spread, soft_spread="ScheduleAnyway" in spread,
-        group=_group_of(spec), quota_facts=_facts(quota_facts(spec, gpus)),
+        group=_group_of(spec), quota_facts=_facts(quota_facts(spec, gpus)), unread=unread,
     )  # fmt: skip
 
 

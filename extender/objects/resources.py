@@ -11,8 +11,10 @@ from functools import lru_cache
 from sys import intern
 from typing import Any, Final
 
+import msgspec
+
 from extender.objects import schema
-from extender.objects.schema import RecordError
+from extender.objects.schema import MOST_ENTRIES, RecordError
 
 Amounts = dict[str, int]
 GpuCounts = tuple[tuple[str, int], ...]
@@ -69,6 +71,48 @@ def pod_requests(spec: schema.PodSpec, status: schema.PodStatus, gpus: frozenset
         total[name] = total.get(name, 0) + count
     counts = tuple(sorted([(intern(name), count) for name, count in total.items() if name in gpus and count]))
     return total.get("cpu", 0), total.get("memory", 0), counts
+
+
+MOST_AMOUNTS: Final = 4_096
+"""Requests and limits of all containers of a pod."""
+
+
+def too_many(spec: schema.PodSpec) -> str:
+    """Which list is too long to be read in full, for people; "" for none. An entry takes 2 to 10 us: a MB of them would
+    hold the event loop for 0.1 s."""
+    containers = (*(spec.containers or ()), *(spec.init_containers or ()))
+    if len(containers) > MOST_ENTRIES:
+        return f"spec.containers: they are more than {MOST_ENTRIES:,}, those of initContainers counted"
+    stated = [container.resources for container in containers if container.resources is not None]
+    amounts = sum([len(asked.requests or ()) + len(asked.limits or ()) for asked in stated], len(spec.overhead or ()))
+    return f"spec.containers: they state more than {MOST_AMOUNTS:,} amounts" if amounts > MOST_AMOUNTS else ""
+
+
+NOTHING: Final[frozenset[schema.Quantity]] = frozenset(["0", 0, None])
+"""Quantities that ask for nothing, as the API server writes them."""
+
+
+def gpus_alone(spec: schema.PodSpec, gpus: frozenset[str]) -> schema.PodSpec:
+    """The specification with the containers alone that ask for devices that may be GPUs, and with nothing else of what
+    they ask for."""
+
+    def asked(resources: schema.Resources) -> dict[str, schema.Quantity]:
+        return {name: text for name, text in (resources or {}).items() if name in gpus or name.startswith(OF_CLASS)}
+
+    def asking(containers: Sequence[schema.Container] | None) -> list[schema.Container]:
+        found = []
+        for container in containers or ():
+            if (stated := container.resources) is not None:
+                requests, limits = asked(stated.requests), asked(stated.limits)
+                if not NOTHING.issuperset((*requests.values(), *limits.values())):
+                    only = schema.Requirements(requests, limits)
+                    found.append(msgspec.structs.replace(container, resources=only, ports=None))
+        return found
+
+    containers, init_containers = asking(spec.containers), asking(spec.init_containers)
+    return msgspec.structs.replace(
+        spec, containers=containers, init_containers=init_containers, overhead=asked(spec.overhead), resources=None
+    )
 
 
 def resize_status(spec: schema.PodSpec, status: schema.PodStatus) -> tuple[Any, ...] | None:
@@ -383,6 +427,8 @@ _DECIMAL: Final = {"n": -9, "u": -6, "m": -3, "k": 3, "M": 6, "G": 9, "T": 12, "
 _LONGEST: Final = 64  # characters: longer texts are not worth their arithmetic
 _LARGEST_EXPONENT: Final = 200  # beyond it, with 64 digits, every result is 0, 1 or the largest anyway
 LARGEST: Final = 2**63 - 1
+UNKNOWN_COUNT: Final = 100_000
+"""GPUs of a pod whose number cannot be read: more than any node has."""
 
 
 class QuantityError(ValueError):

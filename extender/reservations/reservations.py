@@ -37,6 +37,7 @@ class Reservation:
     # not allowed to evict, and kube-scheduler does.
     wait: float = 0.0
     begun: bool = False  # a victim was evicted, as far as the watch shows; others may have ended by themselves
+    unknown: str = ""  # a JSON object of what another version states of it
 
     @property
     def id(self) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from extender.act.reservations import ReservationStore
+from extender.act.reservations import ReservationStore, fields
 from extender.kube.client import ApiServer
 from extender.kube.own_objects import ConfigMap, StoredTexts, VersionConflict
 from extender.reservations.reservations import Reservation
@@ -689,6 +689,60 @@ def test_a_plan_that_another_instance_replaced_is_taken_over() -> None:
         await reservations.refresh()
         assert [plan.node for plan in made.verbs.reservations.all()] == ["n2"]
         assert entries(objects)["uid-urgent"]["node"] == "n2"
+
+    run(objects, made, test)
+
+
+def rewritten(objects: Objects, change: Callable[[dict[str, Any]], dict[str, Any]]) -> str:
+    """Another instance writes the entry anew. The text."""
+    stored = objects.stored[PATH]
+    text = json.dumps(change(json.loads(stored["data"]["uid-urgent"])))
+    stored["data"]["uid-urgent"] = text
+    stored["metadata"]["resourceVersion"] = str(int(stored["metadata"]["resourceVersion"]) + 1)
+    return text
+
+
+def test_a_field_of_a_version_to_come_stays() -> None:
+    """Each version wrote the entry anew without the fields of the other, in turns."""
+    objects, made = Objects(), world()
+
+    async def test(reservations: ReservationStore) -> None:
+        assert await ask(made, OFFER)
+        text = rewritten(objects, lambda entry: {"later": {"a": [1]}} | entry)
+        for _ in range(3):
+            made.now += 5.0
+            await reservations.refresh()
+            assert entries_raw(objects) == {"uid-urgent": text}
+        made.pod("w2", 2, "n1", priority=1, terminating=made.wall + 30)
+        await reservations.refresh()
+        entry = entries(objects)["uid-urgent"]
+        assert (entry["begun"], entry["later"]) == (True, {"a": [1]})
+        plan = reservations._entries.plan("uid-urgent", entries_raw(objects)["uid-urgent"], made.now)
+        assert fields(reservations._entries.text(plan)) == entry
+
+    run(objects, made, test)
+
+
+def test_what_an_older_version_leaves_out_is_written_once() -> None:
+    objects, made = Objects(), world()
+
+    async def test(reservations: ReservationStore) -> None:
+        assert await ask(made, OFFER)
+        made.pod("w2", 2, "n1", priority=1, terminating=made.wall + 30)
+        await reservations.refresh()
+        assert entries(objects)["uid-urgent"]["begun"]
+        text = rewritten(objects, lambda entry: {name: value for name, value in entry.items() if name != "begun"})
+        for _ in range(3):
+            made.now += 5.0
+            await reservations.refresh()
+            assert entries_raw(objects) == {"uid-urgent": text}
+        [plan] = made.verbs.reservations.all()
+        assert plan.begun
+        rewritten(objects, lambda entry: entry | {"victims": ["uid-w0", "uid-w1"]})
+        made.now += 5.0
+        await reservations.refresh()
+        [plan] = made.verbs.reservations.all()
+        assert plan.victims == ("uid-w0", "uid-w1"), "what another version changes counts all the same"
 
     run(objects, made, test)
 

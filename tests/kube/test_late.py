@@ -139,6 +139,24 @@ def test_where_a_pod_is_does_not_wait(deep: bool, monkeypatch: pytest.MonkeyPatc
     assert not seen.reflector._late._lines
 
 
+def test_a_pod_without_gpus_that_is_created_on_a_node_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tenant may create such pods as fast as the API server takes them: each was read at once."""
+    seen = Watched(monkeypatch)
+    for version in range(100):
+        pod = long(f"p{version}", version, node="n")
+        pod["spec"]["containers"] = []
+        seen.send(("ADDED", pod))
+        seen.now += 0.01
+    assert seen.read["mallory"] <= 4
+    seen.send(("ADDED", long("gpu", 100, node="n")))
+    assert seen.pods["mallory", "gpu"].gpu_count == 1
+    for _ in range(100):
+        seen.now += Rests.LONGEST
+        seen.send()
+    assert len(seen.pods) == 101
+    assert {pod.node for pod in seen.pods.values()} == {"n"}
+
+
 def test_a_list_is_not_followed_by_what_has_waited(monkeypatch: pytest.MonkeyPatch) -> None:
     """It shows each object as it is: what waits is older."""
     seen = Watched(monkeypatch)

@@ -188,7 +188,7 @@ def test_what_is_shared_is_bounded() -> None:
 
 @pytest.mark.parametrize("resizing", [False, True])
 def test_a_long_specification_is_read_once(resizing: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each event about a pod with thousands of containers took 36 to 200 ms on the event loop."""
+    """Each event about a pod with hundreds of containers took 10 ms on the event loop."""
     read: list[str] = []
     of_spec = pods._of_spec
 
@@ -198,7 +198,7 @@ def test_a_long_specification_is_read_once(resizing: bool, monkeypatch: pytest.M
 
     monkeypatch.setattr(pods, "_of_spec", reading)
     pod = workload("p", 2)
-    pod["spec"]["containers"] += [container(f"c{number}", cpu="1m", gpu="1") for number in range(2000)]
+    pod["spec"]["containers"] += [container(f"c{number}", cpu="1m", gpu="1") for number in range(900)]
     if resizing:  # one that never ends
         pod["status"]["containerStatuses"] = [{"name": "c7", "allocatedResources": {"cpu": "2m", GPU: "1"}}]
         pod["status"]["conditions"] = [{"type": "PodResizePending", "reason": "Deferred", "status": "True"}]
@@ -210,5 +210,5 @@ def test_a_long_specification_is_read_once(resizing: bool, monkeypatch: pytest.M
         assert change is not None
         assert change.record == alone("Pod", json.dumps(pod).encode(), GPUS)
         assert isinstance(change.record, PodRecord)
-        assert change.record.gpu_count == 2002
+        assert change.record.gpu_count == 902
     assert len(read) == 20 + 1  # 20 of them alone
