@@ -274,6 +274,8 @@ class Explainer:
             return Explanation(pod, "evicted", evictions.past(victim, wall), evicted=victim.as_json())
         with self._queue.seated(self._judge.claims, [pod.uid] if pod.gated else ()):
             shown = self._explain(pod)
+        if pod.unread and not pod.node and pod.unread_text not in shown.sentence:
+            shown = replace(shown, sentence=f"{shown.sentence}; {pod.unread_text}")
         if leaving := leaves(cluster, pod, wall):
             shown = replace(shown, sentence=f"{shown.sentence}; {leaving}")
         if victim is not None and victim.is_evicted:
@@ -413,8 +415,8 @@ class Explainer:
             )  # fmt: skip
         ways, over, alone = self._ways_of_gang(asked, shown, refused)
         holds.insert(0, explanation.queued(entry, over, len(() if report is None else report.waiting)))
-        if pod.unread and entry is not None:
-            pass  # the entry states it
+        if pod.unread:
+            pass  # `explain` states it
         elif alone:
             base = _said(shown).removesuffix(explanation.helped(shown.ways))
             holds.append(

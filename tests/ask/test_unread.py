@@ -80,6 +80,18 @@ def test_behind_the_gate_the_queue_names_the_field() -> None:
     )
 
 
+def test_a_pod_whose_gang_waits_for_something_else_first_names_its_field() -> None:
+    notes = {"gpu-extender.io/gang": "g", "gpu-extender.io/gang-size": "3"}
+    pods = [gated("p", MORE["tolerations"]), gated("launcher", MORE["tolerations"])]
+    pods[1]["spec"]["containers"][0]["resources"] = {}
+    for pod in pods:
+        pod["metadata"]["annotations"] = notes
+    for name in ("p", "launcher"):
+        shown = offline.explain(SETTINGS, read(pods), ("default", name), WALL)
+        assert "(2 of 3 pods exist)" in shown["sentence"]
+        assert shown["sentence"].count(f"pod default/{name} cannot be read in full") == 1
+
+
 def test_a_gang_with_such_a_pod_is_not_placed() -> None:
     notes = {"gpu-extender.io/gang": "g", "gpu-extender.io/gang-size": "2"}
     pods = [workload(name, 2, annotations=notes, spec=spec) for name, spec in (("p", MORE["tolerations"]), ("q", {}))]
