@@ -183,7 +183,8 @@ class SeatStore:
 # -- the seats of one gang as text: a small JSON object, whose time is seconds since 1970
 
 
-FORMAT: Final = 1
+FORMAT: Final = 2
+"""1 where no pod asks for other resources: a version that does not know these would drop the entry as damaged."""
 MOST_TEXT: Final = 900_000  # characters; a ConfigMap may have 1 MiB
 _Mask = Annotated[int, msgspec.Meta(ge=0, lt=2**16)]
 
@@ -204,7 +205,7 @@ class _Pod(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
 class _Entry(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     """The seats of a gang, as the maps state them."""
 
-    format: Literal[1]
+    format: Literal[1, 2]
     gang: Name
     at: Seconds
     amounts: list[dict[str, Amount]]
@@ -243,7 +244,8 @@ class SeatEntries(Entries):
         amounts, at = [self._stated(amounts) for amounts, _ in kinds], self._wall(min(seat.at for seat in seats))
         others = [dict(asked) for _, asked in kinds] if any(asked for _, asked in kinds) else []
         awaits = {seat.node: list(seat.awaits) for seat in seats if seat.awaits}
-        return msgspec.json.encode(_Entry(FORMAT, seats[0].gang, at, amounts, pods, awaits, others)).decode()
+        entry = _Entry(FORMAT if others else 1, seats[0].gang, at, amounts, pods, awaits, others)
+        return msgspec.json.encode(entry).decode()
 
     def seats(self, text: str, now: float) -> list[Seat]:
         """The seats that a text states. Raises Damaged, and Newer where a version to come wrote it. `now`: seconds; a

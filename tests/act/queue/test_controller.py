@@ -362,7 +362,7 @@ async def test_a_nomination_that_another_holder_may_have_written_stands(one: Rig
 
 
 SEATS = "/api/v1/namespaces/kube-system/configmaps/seats-0"
-NEWER = {"k": json.dumps({"format": 2, "gang": "ours:default/theirs", "places": []})}
+NEWER = {"k": json.dumps({"format": 3, "gang": "ours:default/theirs", "places": []})}
 
 
 def keys(objects: Objects) -> dict[str, Any]:

@@ -178,7 +178,7 @@ def test_no_api_server_is_an_error() -> None:
 
 def test_seats_of_a_newer_version_stay_in_the_maps_for_a_while() -> None:
     async def test(_: SeatStore, seats: Seats, objects: Objects) -> None:
-        theirs, now, metrics = {"k": '{"format": 2, "places": []}'}, [20.0], Metrics()
+        theirs, now, metrics = {"k": '{"format": 3, "places": []}'}, [20.0], Metrics()
         objects.put(path(1), {"metadata": {}, "data": theirs})
         async with connected(objects) as server:
             kept = store(seats, server, metrics, lambda: now[0])
