@@ -52,7 +52,7 @@ from extender.objects.records import PodRecord
 from extender.policy import pod_request
 from extender.preemption import certificate
 from extender.preemption.cost_inputs import to_ask
-from extender.preemption.search import ends
+from extender.preemption.search import OVERDUE_SECONDS
 from extender.queue.eviction_plan import EvictionPlan, EvictionPlanner, shown_victims
 from extender.queue.plan import Planner, gang_name
 from extender.reservations.seats import Seat
@@ -172,6 +172,14 @@ class _Case:
     """When the latest eviction was carried out, or the first round began."""
     allocated_since: float | None = None
     """Since when devices of a pod that is gone are allocated."""
+    ending: dict[str, float] = field(default_factory=dict)
+    """By uid, since when a pod is seen to end: the clock of the API server, which states it, may differ from ours."""
+
+    def hangs(self, pod: PodRecord, now: float) -> bool:
+        """Whether a victim has not ended in its time."""
+        if not pod.terminating:
+            return False
+        return now - self.ending.setdefault(pod.uid, now) > pod.grace_seconds + OVERDUE_SECONDS
 
 
 class GangEvictions:
@@ -269,7 +277,7 @@ class GangEvictions:
         case.allocated_since = None
         if not victims:
             return await self._all_gone(gang, seats)
-        if (stuck := next((pod for pod in victims if not _will_end(pod, self._wall())), None)) is not None:
+        if (stuck := next((pod for pod in victims if case.hangs(pod, now)), None)) is not None:
             return self._give_back(gang, f"{stuck.namespace}/{stuck.name} does not end in its time")
         to_evict = [pod for pod in victims if not pod.terminating]
         if not to_evict or now < case.round_at:
@@ -426,11 +434,6 @@ class GangEvictions:
 def _awaited(seats: Sequence[Seat]) -> list[str]:
     """The pods that seats wait for, each once."""
     return list(dict.fromkeys(uid for seat in seats for uid in seat.awaits))
-
-
-def _will_end(pod: PodRecord, wall: float) -> bool:
-    """Whether it ends within its time, once it is evicted. `wall`: seconds since 1970."""
-    return not pod.terminating or ends(pod, wall)
 
 
 # -- records what the queue evicts, and which plans it does not carry out: as the preempt verb's evictions are recorded

@@ -81,6 +81,24 @@ def kept(objects: Objects) -> list[Any]:
     return [json.loads(text) for found in maps for text in found["data"].values() if text]
 
 
+@pytest.mark.parametrize("ahead", [-3600.0, 120.0])
+async def test_a_clock_that_differs_from_that_of_the_api_server_evicts_no_other_pods(ahead: float) -> None:
+    """The API server states when a pod has to have ended. By our clock that may be over already, or far."""
+    async with rig(made()) as one:
+        evicted = Evicted(one)
+        one.create(*gang("g", 1, 8, priority=10))
+        one.world.wall += ahead
+        await one.turn()
+        assert evicted.tried == ["r-n1"]
+        one.world.pod("r-n1", 8, "n1", terminating=one.world.wall - ahead + 30)
+        await one.turns(50, seconds=1.0)
+        assert (evicted.tried, in_vain(one)) == (["r-n1"], (0, 0))
+        await one.turns(15, seconds=1.0)
+        assert [note for reason, note in one.told if reason == "SeatsGivenBack"] == [
+            "gpu-extender:default/g waits again: default/r-n1 does not end in its time"
+        ]
+
+
 async def test_the_cheapest_victims_are_evicted_and_the_gang_starts_whole() -> None:
     async with rig(made()) as one:
         evicted = Evicted(one)
