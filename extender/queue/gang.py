@@ -266,7 +266,8 @@ class WaitingGang:
         """Whether enough pods exist with what their claims are made of, all of them are read in full, no other
         controller holds one of them back, and not too many of them start together."""
         enough = self.known and len(self.pods) + len(self.members) >= self.minimum
-        hindered = self.other_gates or self.missing or self.too_large or any(pod.unread for pod in self.pods)
+        large = self.minimum > MOST_SEATS and self.too_large  # no call for thousands of pods alone
+        hindered = self.other_gates or self.missing or large or any(pod.unread for pod in self.pods)
         return enough and not hindered
 
     @property
