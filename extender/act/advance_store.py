@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
-from extender.act.document import Amount, Entries, KeptDocument, Name
+from extender.act.document import Amount, Entries, KeptDocument, Name, Priority, Seconds
 from extender.kube.own_objects import ConfigMap
 from extender.log import get_log
 from extender.metrics import Metrics
@@ -28,8 +28,6 @@ ON_TIME_SECONDS: Final = 30.0
 """A reservation whose GPUs are free so soon after its date is kept on time."""
 Phase = Literal["no-place", "planned", "moving", "ready", "late", "in-use", "ended"]
 Outcome = Literal["", "on-time", "late", "missed"]
-_Seconds = Annotated[float, msgspec.Meta(ge=0, lt=2**40)]
-_Priority = Annotated[int, msgspec.Meta(ge=-(2**31), lt=2**31)]
 log = get_log()
 
 
@@ -40,7 +38,7 @@ class KeptSeat(msgspec.Struct, array_like=True, forbid_unknown_fields=True, froz
     amounts: dict[Name, Amount]  # by resource
     uid: str = ""  # of the pod that they are for; "": it does not exist
     pod: str = ""  # its namespace/name
-    priority: _Priority = TOP
+    priority: Priority = TOP
 
 
 class KeptMove(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, frozen=True):
@@ -48,8 +46,8 @@ class KeptMove(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, f
 
     name: Name
     seats: tuple[KeptSeat, ...]
-    since: _Seconds
-    until: _Seconds
+    since: Seconds
+    until: Seconds
     owner: Annotated[str, msgspec.Meta(max_length=1024)] = ""  # "": no pod may use it yet
     before: tuple[Name, ...] = ()
 
@@ -60,8 +58,8 @@ class Kept(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, froze
     format: Literal[1]
     name: Name
     stated: Name  # names what was asked for: something else is planned anew
-    since: _Seconds
-    until: _Seconds
+    since: Seconds
+    until: Seconds
     phase: Phase = "no-place"
     text: str = ""  # about the phase, for people
     gang: str = ""  # the gang that asks for it; "": an operator does
