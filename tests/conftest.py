@@ -5,12 +5,16 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 import structlog
 from hypothesis import settings
 
 from extender import log
+
+if TYPE_CHECKING:
+    from tests.world import World
 
 # In CI the same examples every time: a change fails on what it broke. By hand, new ones each time.
 settings.register_profile("ci", derandomize=True, deadline=None)
@@ -58,3 +62,11 @@ def _logging_as_before() -> Iterator[None]:
     log._straight = straight
     logging.getLogger().handlers[:] = handlers
     logging.getLogger().setLevel(level)
+
+
+@pytest.fixture
+def world() -> World:
+    """An empty cluster, and the server over it."""
+    from tests.world import World  # tests of the core alone need no server
+
+    return World()

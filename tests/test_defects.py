@@ -130,8 +130,7 @@ def test_a_ledger_over_which_we_failed_is_read_when_its_node_is_given_again(monk
     assert world.cluster.tables.nodes.node(world.cluster.row("n")).sure == 0b111111
 
 
-def test_a_pod_over_which_we_fail_holds_its_gpus_until_it_is_gone(poison: None) -> None:
-    world = World()
+def test_a_pod_over_which_we_fail_holds_its_gpus_until_it_is_gone(poison: None, world: World) -> None:
     world.node("n", 8)
     with logged() as lines:
         world.pod("poison", 5, "n", labels={"a": "b"})
@@ -155,8 +154,7 @@ def test_a_pod_over_which_we_fail_holds_its_gpus_until_it_is_gone(poison: None) 
     assert world.metric("invalid_objects_total", kind="Pod", reason="not-held") >= 2
 
 
-def test_the_log_of_defects_is_bounded(poison: None) -> None:
-    world = World()
+def test_the_log_of_defects_is_bounded(poison: None, world: World) -> None:
     world.node("n", 8)
     with logged() as lines:
         for _ in range(200):
@@ -165,8 +163,7 @@ def test_the_log_of_defects_is_bounded(poison: None) -> None:
     assert world.cluster.faults >= 200
 
 
-def test_callbacks_that_fail_spoil_nothing() -> None:
-    world = World()
+def test_callbacks_that_fail_spoil_nothing(world: World) -> None:
     world.node("n", 8)
     world.pod("a", 8, "n")
 

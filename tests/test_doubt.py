@@ -11,15 +11,13 @@ from extender.act.controller import ClusterSource
 from extender.decide.decisions import Written
 from extender.objects import decode
 from extender.objects.records import Event
-from extender.policy.reasons import REASONS
 from extender.server import calls
 from extender.server.calls import Outage
 from extender.settings import ResourceSettings, Settings, WatchSettings
 from tests.decide.test_bind import Api
 from tests.waiting import run_bounded
-from tests.world import AMD, GPU, JSON, World, machine, pairs, refused, topology, workload
+from tests.world import AMD, GPU, JSON, TEXT, World, machine, pairs, refused, topology, workload
 
-TEXT = {reason.key: reason.text for reason in REASONS.values()}
 HUGE = 3_000_000_000
 
 
@@ -66,8 +64,7 @@ MONSTERS: dict[str, list[JSON]] = {
 
 
 @pytest.mark.parametrize("monster", MONSTERS)
-def test_one_object_that_can_not_be_held_stops_nothing(monster: str) -> None:
-    world = World()
+def test_one_object_that_can_not_be_held_stops_nothing(world: World, monster: str) -> None:
     world.node("n", 8)
     pods = [decode.record("Pod", json.dumps(pod).encode(), world.cluster.gpu_names) for pod in MONSTERS[monster]]
     other = decode.record("Node", json.dumps(machine("other")).encode(), world.cluster.gpu_names)
@@ -82,8 +79,7 @@ def test_one_object_that_can_not_be_held_stops_nothing(monster: str) -> None:
 
 
 @pytest.mark.parametrize("links", ["none", "preferred", "required"])
-def test_more_gpus_than_any_node_has(links: str) -> None:
-    world = World()
+def test_more_gpus_than_any_node_has(world: World, links: str) -> None:
     world.node("n", 8, links=pairs(8))
     assert refused(world.filter(workload("p", HUGE, links=links))) == {"n": TEXT["too-few-gpus"]}
 
@@ -95,8 +91,7 @@ def device_class(world: World, resource: str) -> None:
     world.set("DeviceClass", {"metadata": {"name": "c"}, "spec": {"extendedResourceName": resource}})
 
 
-def test_links_are_unknown_where_the_graph_is_of_another_resource() -> None:
-    world = World()
+def test_links_are_unknown_where_the_graph_is_of_another_resource(world: World) -> None:
     dual = machine("dual", 8, links=pairs(8))
     for part in ("allocatable", "capacity"):
         dual["status"][part][AMD] = "8"
@@ -107,16 +102,14 @@ def test_links_are_unknown_where_the_graph_is_of_another_resource() -> None:
     assert world.filter(workload("r", 2, resource=AMD))["NodeNames"] == ["dual"]
 
 
-def test_links_are_unknown_where_dra_serves_the_gpus() -> None:
-    world = World()
+def test_links_are_unknown_where_dra_serves_the_gpus(world: World) -> None:
     world.node("dra", 0)
     device_class(world, GPU)
     assert refused(world.filter(workload("p", 2, links="required"))) == {"dra": TEXT["links-unknown"]}
     assert world.filter(workload("q", 2))["NodeNames"] == ["dra"]
 
 
-def test_a_device_class_serves_its_own_resource_only() -> None:
-    world = World()
+def test_a_device_class_serves_its_own_resource_only(world: World) -> None:
     world.node("n", 0)
     device_class(world, AMD)
     assert refused(world.filter(workload("p", 2))) == {"n": TEXT["no-gpu-resource"]}
@@ -332,8 +325,7 @@ def test_just_after_a_start_links_are_promised_only_where_they_are_all_alike(liv
     assert world.filter(pod, ["odd"])["NodeNames"] == ["odd"]
 
 
-def test_a_frozen_cluster_has_nobody_in_flight_after_its_start() -> None:
-    world = World()
+def test_a_frozen_cluster_has_nobody_in_flight_after_its_start(world: World) -> None:
     world.node("odd", 8, links=pairs(8))
     assert world.filter(workload("p", 2, links="required"))["NodeNames"] == ["odd"]
 

@@ -10,15 +10,13 @@ from prometheus_client import generate_latest
 
 from ext_core.links import LinkShapes
 from extender.cluster.statements import PLAN
-from extender.policy.reasons import REASONS
 from extender.topologies.annotation import KEY, RELAY, TOPOLOGY_MANAGER, decode, encode
 from extender.topologies.load import from_catalogue
 from tests.decide.test_bind import Api
-from tests.world import DGX1V, GPU, JSON, World, topology
+from tests.world import DGX1V, GPU, JSON, TEXT, World, topology
 
 STATED = {KEY: encode(replace(decode(topology(DGX1V)), uuids=tuple(f"GPU-{gpu:08d}" for gpu in range(8))))}
 RELAYED = {**STATED, RELAY: "1"}
-TEXT = {reason.key: reason.text for reason in REASONS.values()}
 
 
 def how(world: World, node: str = "n") -> dict[str, tuple[str, tuple[int, ...] | None]]:
@@ -39,16 +37,14 @@ def test_the_relay_makes_more_free_sets_sure() -> None:
     assert sure == {"nvidia": 496, "relay": 555}
 
 
-def test_the_node_decides_whether_a_plan_is_enforced() -> None:
-    world = World()
+def test_the_node_decides_whether_a_plan_is_enforced(world: World) -> None:
     for relay, expected in ((RELAYED, "enforced"), ({**STATED, RELAY: "0"}, "planned"), (STATED, "planned")):
         world.node("n", annotations=relay)
         world.pod("p", 2, "n", annotations={PLAN: "3,5"})
         assert how(world) == {"uid-p": (expected, (3, 5))}
 
 
-def test_drift_is_counted_and_printed() -> None:
-    world = World()
+def test_drift_is_counted_and_printed(world: World) -> None:
     world.node("n", annotations=RELAYED)
     for name, held in (("a", (0, 3)), ("b", (5, 7))):
         world.pod(name, 2, "n", annotations={PLAN: "0,3" if name == "a" else "1,2"})
@@ -63,9 +59,8 @@ def test_drift_is_counted_and_printed() -> None:
     assert 'gpu_extender_plans_total{outcome="other"} 1.0' in text
 
 
-def test_no_relay_and_no_rule_of_a_plugin_counts_beside_a_topology_manager() -> None:
+def test_no_relay_and_no_rule_of_a_plugin_counts_beside_a_topology_manager(world: World) -> None:
     """kubelet may offer them GPUs of one NUMA node alone: only where every free set is linked is one certain."""
-    world = World()
     for policy in ("none", "best-effort", "restricted", "single-numa-node", ""):
         world.node(policy or "unreadable", annotations={**RELAYED, TOPOLOGY_MANAGER: policy})
     needs = world.pod("needs", 2, links="required")
@@ -75,10 +70,9 @@ def test_no_relay_and_no_rule_of_a_plugin_counts_beside_a_topology_manager() -> 
     assert sorted(world.filter(needs)["NodeNames"]) == sorted(world.cluster.nodes)
 
 
-def test_required_links_need_no_luck_with_a_relay() -> None:
+def test_required_links_need_no_luck_with_a_relay(world: World) -> None:
     """0, 1, 2, 4 and 5 are free. NVIDIA's rule splits them into 3 and 2 with the most links in sum, and answers with a
     three that has no ring; with the relay it is ours that comes, as 0-1-2."""
-    world = World()
     world.node("stock", annotations=STATED)
     world.node("relayed", annotations=RELAYED)
     for node in ("stock", "relayed"):
@@ -111,8 +105,7 @@ def test_a_plan_keeps_the_gpus_of_several_containers_together() -> None:
     assert api.wrote[-1][1][PLAN] == "a=0,1;b=2"
 
 
-def test_plans_of_before_a_restart_show_that_bind_writes_them() -> None:
-    world = World()
+def test_plans_of_before_a_restart_show_that_bind_writes_them(world: World) -> None:
     world.node("n", annotations=RELAYED)
     world.pod("holder", 4, "n", held=(3, 4, 6, 7), annotations={PLAN: "3,4,6,7"})
     assert world.filter(two_containers(world, "needs", 2, 1))["NodeNames"] == ["n"]
@@ -130,9 +123,8 @@ def test_an_annotation_that_anybody_can_write_shows_nothing(plan: str, held: tup
     assert not world.filter(two_containers(world, "needs", 2, 1), ["n"])["NodeNames"]
 
 
-def test_who_has_several_containers_evicts_for_a_linked_set_where_plans_are_enforced() -> None:
+def test_who_has_several_containers_evicts_for_a_linked_set_where_plans_are_enforced(world: World) -> None:
     """0 and 5 are free. Whoever holds 1 and 2 has to go, though the four that are free then are no ring."""
-    world = World()
     world.node("n", annotations=RELAYED)
     world.pod("low", 2, "n", held=(1, 2), annotations={PLAN: "1,2"})
     world.pod("cheap", 1, "n", held=(4,))
@@ -144,9 +136,8 @@ def test_who_has_several_containers_evicts_for_a_linked_set_where_plans_are_enfo
     assert world.filter(needs)["NodeNames"] == ["n"]
 
 
-def test_a_relay_that_does_not_know_the_gpus_by_id_enforces_nothing() -> None:
+def test_a_relay_that_does_not_know_the_gpus_by_id_enforces_nothing(world: World) -> None:
     """The catalogue tells the links of such a machine, but no ids."""
-    world = World()
     labels = {"nvidia.com/gpu.product": "Tesla-V100-SXM2-16GB"}
     world.node("n", labels=labels, annotations={RELAY: "1"})
     world.pod("p", 2, "n", annotations={PLAN: "3,5"})

@@ -66,8 +66,7 @@ def test_graphs_beyond_the_limit_are_unknown() -> None:
         assert [bool(intern(made, 2, number)) for number in range(500)] == [True] * 496 + [False] * 4
 
 
-def test_a_node_with_one_graph_too_many_is_as_one_without(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World()
+def test_a_node_with_one_graph_too_many_is_as_one_without(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(600):
         links = pairs()
         links[0][7] = links[7][0] = 1 + number

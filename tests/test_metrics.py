@@ -33,10 +33,9 @@ def test_two_sets_do_not_meet_and_values_are_printed() -> None:
     assert line not in generate_latest(other.registry)
 
 
-def test_the_page_lists_exactly_what_a_server_prints() -> None:
+def test_the_page_lists_exactly_what_a_server_prints(world: World) -> None:
     """By name, kind and labels; what prometheus_client adds to each (its time of creation) is told on the page's top.
     tests/test_pages.py compares the page with the code: a name that changes there is a promise that is broken."""
-    world = World()
     printed = world.call("/metrics", method="GET").body.decode()
     kinds = {
         name: kind for name, kind in re.findall(r"(?m)^# TYPE (\S+) (\w+)$", printed) if not name.endswith("_created")

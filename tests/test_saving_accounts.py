@@ -59,6 +59,11 @@ def wrong(account: Account) -> dict[str, int]:
     return {name: number for name, number in found.items() if number}
 
 
+@pytest.fixture
+def story() -> Story:
+    return Story()
+
+
 def test_a_request_that_is_ignored_until_its_time_is_over() -> None:
     account = Story().account()
     assert wrong(account) == {}
@@ -74,8 +79,7 @@ def test_before_its_time_is_over_it_is_evicted_after_its_answer_alone(answered: 
 
 
 @pytest.mark.parametrize(("speaks", "found"), [({"mate"}, {}), (set(), {"early": 1})])
-def test_the_pod_that_saves_for_its_gang_answers_for_all(speaks: set[str], found: dict[str, int]) -> None:
-    story = Story()
+def test_the_pod_that_saves_for_its_gang_answers_for_all(story: Story, speaks: set[str], found: dict[str, int]) -> None:
     story.victim.going = 102.0
     story.more = [PodStory("mate", "mate", 8, 10, 0.0, "b", 1.0)]
     story.asked.append(Asked("mate", "p-2", 100.0, 104.0, 100.2, ["e2e/one"], 101.0, 110.0))
@@ -97,9 +101,8 @@ def test_an_eviction_needs_a_preemptor_that_waits() -> None:
 
 
 @pytest.mark.parametrize(("ended", "by"), [(103.6, "one"), (104.2, "two")])
-def test_of_two_plans_of_one_victim_it_is_evicted_for_that_which_stands(ended: float, by: str) -> None:
+def test_of_two_plans_of_one_victim_it_is_evicted_for_that_which_stands(story: Story, ended: float, by: str) -> None:
     """The other one was outbid, and its preemptor evicts elsewhere. Where both stand, the request names one."""
-    story = Story()
     story.plans[0].ended = ended
     story.plans.append(PlanStory("two", "a", frozenset({"v"}), 3000, 8, 100.5, 106.0))
     story.plans.append(PlanStory("one", "b", frozenset({"w"}), 2000, 8, ended, 105.5))
@@ -113,14 +116,12 @@ def test_of_two_plans_of_one_victim_it_is_evicted_for_that_which_stands(ended: f
     assert (wrong(account), account.again) == ({}, {})
 
 
-def test_an_eviction_by_an_unknown_hand_is_reported() -> None:
-    story = Story()
+def test_an_eviction_by_an_unknown_hand_is_reported(story: Story) -> None:
     story.evicted = {}
     assert wrong(story.account()) == {"needless": 1}
 
 
-def test_what_kube_scheduler_evicts_waits_for_nothing() -> None:
-    story = Story()
+def test_what_kube_scheduler_evicts_waits_for_nothing(story: Story) -> None:
     story.evicted, story.victim.going = {"v": BY_SCHEDULER}, 100.5
     account = story.account()
     assert (wrong(account), account.ends) == ({}, {"evicted by kube-scheduler": 1})
@@ -168,8 +169,7 @@ def test_a_request_that_stands_in_the_end_is_one_in_vain() -> None:
     assert wrong(story.account()) == {"vain": 1}
 
 
-def test_two_requests_for_one_need_are_found() -> None:
-    story = Story()
+def test_two_requests_for_one_need_are_found(story: Story) -> None:
     story.asked[0].ended = 102.0
     story.asked.append(Asked("v", "p-2", 102.0, 104.0, 102.2, ["e2e/one"]))
     assert wrong(story.account()).keys() == {"twice", "vain"}
@@ -178,9 +178,8 @@ def test_two_requests_for_one_need_are_found() -> None:
     assert "twice" not in wrong(story.account())
 
 
-def test_no_time_counts_while_the_lease_is_taken_over() -> None:
+def test_no_time_counts_while_the_lease_is_taken_over(story: Story) -> None:
     """Twice in a row; the API server was away for a part of it, which counts once."""
-    story = Story()
     story.pod.bound = story.plans[0].ended = 134.9
     story.victim.going = 134.0
     story.takeovers = [Span(106.0, 113.0), Span(114.0, 120.0)]

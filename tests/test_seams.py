@@ -7,14 +7,12 @@ from dataclasses import replace
 import pytest
 
 from extender.cluster.statements import PLAN
-from extender.policy.reasons import REASONS
 from extender.settings import Mix as MixSettings
 from extender.settings import Settings
 from extender.topologies.annotation import KEY, RELAY, decode, encode
 from tests.decide.test_bind import Api
-from tests.world import DGX1V, GPU, World, refused, topology, workload
+from tests.world import DGX1V, GPU, TEXT, World, refused, topology, workload
 
-TEXT = {reason.key: reason.text for reason in REASONS.values()}
 STATED = {KEY: encode(replace(decode(topology(DGX1V)), uuids=tuple(f"GPU-{gpu:08d}" for gpu in range(8))))}
 RELAYED = {**STATED, RELAY: "1"}
 
@@ -70,8 +68,7 @@ def test_what_is_bound_stays_promised_while_the_watch_is_late(api: Api) -> None:
 # -- plans that are over ----------------------------------------------------------------------------------------------
 
 
-def test_a_plan_that_was_not_carried_out_is_not_answered_as_if_it_stood() -> None:
-    world = World()
+def test_a_plan_that_was_not_carried_out_is_not_answered_as_if_it_stood(world: World) -> None:
     world.node("n", 8)
     world.pod("v", 8, "n")
     p = world.pod("p", 8, priority=100)
@@ -83,9 +80,8 @@ def test_a_plan_that_was_not_carried_out_is_not_answered_as_if_it_stood() -> Non
 
 
 @pytest.mark.parametrize("seen", [True, False])
-def test_two_plans_on_one_node_do_not_spoil_each_other(seen: bool) -> None:
+def test_two_plans_on_one_node_do_not_spoil_each_other(world: World, seen: bool) -> None:
     """The second preemptor counts as being there, so its victims have to count as gone."""
-    world = World()
     for node in ("n", "m"):
         world.node(node, 8)
         for i, priority_of in enumerate((1, 2) if node == "n" else (3, 4)):

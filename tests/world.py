@@ -28,6 +28,7 @@ from extender.decide.decisions import Answer
 from extender.errors import Busy
 from extender.objects import decode, records
 from extender.objects.records import Event
+from extender.policy.reasons import REASONS
 from extender.server import acting, deciding, wiring
 from extender.server.calls import Binder
 from extender.server.gate import Reviews
@@ -39,6 +40,8 @@ from extender.topologies.annotation import encode
 GPU, AMD = "nvidia.com/gpu", "amd.com/gpu"
 WALL = 1_800_000_000.0  # seconds since 1970
 JSON = dict[str, Any]
+TEXT = {reason.key: reason.text for reason in REASONS.values()}
+PRODUCT = "nvidia.com/gpu.product"
 DGX1V = [
     [0, 1, 1, 2, 2, 0, 0, 0],
     [1, 0, 2, 1, 0, 2, 0, 0],

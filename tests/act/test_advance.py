@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
 from typing import Any, cast
 
@@ -28,7 +28,6 @@ from tests.act.test_evictions import Ear
 from tests.act.test_reservations import connected
 from tests.kube.objects import Objects
 from tests.reservations.test_advance import lasting, passes
-from tests.waiting import run_bounded
 from tests.world import JSON, WALL, InPlace, World, machine, rfc3339, workload
 
 MAPS = "/api/v1/namespaces/kube-system/configmaps/"
@@ -154,13 +153,6 @@ class Case:
             controller.search = searching(wiring.search_of(explainer, world.core, InPlace(world.cluster)), world)
             yield Instance(self, world, controller, lease)
 
-    def run(self, test: Callable[[Instance], Awaitable[None]]) -> None:
-        async def whole() -> None:
-            async with self.server() as instance:
-                await test(instance)
-
-        run_bounded(whole())
-
 
 def searching(search: Any, world: World) -> Any:
     """A search in this process, which leaves the cluster as it was."""
@@ -184,11 +176,14 @@ def searching(search: Any, world: World) -> Any:
 BIG: JSON = {"for": "2x8", "namespaces": ["ml"], "since": 600, "until": 1200}
 
 
-def test_from_its_entry_to_its_end() -> None:
-    case = Case()
-    case.ask(big=BIG)
+@pytest.fixture
+def case() -> Case:
+    return Case()
 
-    async def test(instance: Instance) -> None:
+
+async def test_from_its_entry_to_its_end(case: Case) -> None:
+    case.ask(big=BIG)
+    async with case.server() as instance:
         world = instance.world
         await instance.turn(times=3)
         assert (instance.phase(), len(instance.held())) == ("ready", 2)
@@ -217,14 +212,10 @@ def test_from_its_entry_to_its_end() -> None:
             "AdvanceReservationEnds",
         ]  # fmt: skip
 
-    case.run(test)
 
-
-def test_after_a_clock_that_stepped_ahead_and_back_it_is_as_if_it_never_had() -> None:
-    case = Case()
+async def test_after_a_clock_that_stepped_ahead_and_back_it_is_as_if_it_never_had(case: Case) -> None:
     case.ask(big=BIG)
-
-    async def test(instance: Instance) -> None:
+    async with case.server() as instance:
         world = instance.world
         await instance.turn(times=3)
         case.passed += 6.0
@@ -241,87 +232,67 @@ def test_after_a_clock_that_stepped_ahead_and_back_it_is_as_if_it_never_had() ->
         await instance.turn(600.0)
         assert (instance.phase(), instance.count("on-time")) == ("in-use", 1)
 
-    case.run(test)
-
 
 @pytest.mark.parametrize("at", range(5))
-def test_a_restart_in_each_phase_changes_nothing(at: int) -> None:
+async def test_a_restart_in_each_phase_changes_nothing(case: Case, at: int) -> None:
     """Another instance takes over after each phase: the place stays, and the date counts once."""
-    case = Case()
     case.ask(big=BIG)
     phases, nodes, counted = [], set[tuple[str, ...]](), 0.0
-
-    async def whole() -> None:
-        nonlocal counted
-        steps = [6.0, 6.0, 600.0, 6.0, 600.0, 6.0]
-        async with case.server("first") as first:
-            for seconds in steps[: at + 1]:
-                await first.turn(seconds)
-                phases.append(first.phase())
-                nodes.add(tuple(first.held()))
-            counted += first.count("on-time")
-        case.passed += 30.0  # its Lease has expired
-        async with case.server("second") as second:
-            await second.turn(times=5)  # by then the Lease has expired
-            for seconds in steps[at + 1 :]:
-                await second.turn(seconds)
-                phases.append(second.phase())
-                nodes.add(tuple(second.held()))
-            await second.turn(times=3)
-            counted += second.count("on-time")
-            assert second.phase() == "ended"
-
-    run_bounded(whole())
+    steps = [6.0, 6.0, 600.0, 6.0, 600.0, 6.0]
+    async with case.server("first") as first:
+        for seconds in steps[: at + 1]:
+            await first.turn(seconds)
+            phases.append(first.phase())
+            nodes.add(tuple(first.held()))
+        counted += first.count("on-time")
+    case.passed += 30.0  # its Lease has expired
+    async with case.server("second") as second:
+        await second.turn(times=5)  # by then the Lease has expired
+        for seconds in steps[at + 1 :]:
+            await second.turn(seconds)
+            phases.append(second.phase())
+            nodes.add(tuple(second.held()))
+        await second.turn(times=3)
+        counted += second.count("on-time")
+        assert second.phase() == "ended"
     assert len({held for held in nodes if held}) == 1
     assert counted == 1
 
 
-def test_an_instance_that_does_not_lead_holds_the_same() -> None:
-    case = Case()
+async def test_an_instance_that_does_not_lead_holds_the_same(case: Case) -> None:
     case.ask(big=BIG)
-
-    async def whole() -> None:
-        async with case.server("first") as first, case.server("second") as second:
-            await first.turn(times=3)
-            await second.turn(times=2)
-            assert first.held() == second.held() != []
-            assert not second.lease.held
-            assert second.phase() == "ready"
-
-    run_bounded(whole())
+    async with case.server("first") as first, case.server("second") as second:
+        await first.turn(times=3)
+        await second.turn(times=2)
+        assert first.held() == second.held() != []
+        assert not second.lease.held
+        assert second.phase() == "ready"
 
 
-def test_the_instance_that_leads_the_queue_plans_and_no_other() -> None:
+async def test_the_instance_that_leads_the_queue_plans_and_no_other(case: Case) -> None:
     """It alone knows what the head of the queue waits for. The other one gives the Lease back at once."""
-    case = Case()
     case.ask(big=BIG)
-
-    async def whole() -> None:
-        async with case.server("first") as first, case.server("second") as second:
-            case.queue_leader = "second"
-            await first.turn(times=3)
-            assert (first.lease.held, first.phase()) == (False, "")
-            await second.turn(times=3)
-            assert (second.lease.held, second.phase()) == (True, "ready")
-            case.queue_leader = "first"
-            await second.turn()
-            assert not second.lease.held
-            await first.turn(times=2)
-            assert (first.lease.held, first.phase(), first.held()) == (True, "ready", second.held())
-
-    run_bounded(whole())
+    async with case.server("first") as first, case.server("second") as second:
+        case.queue_leader = "second"
+        await first.turn(times=3)
+        assert (first.lease.held, first.phase()) == (False, "")
+        await second.turn(times=3)
+        assert (second.lease.held, second.phase()) == (True, "ready")
+        case.queue_leader = "first"
+        await second.turn()
+        assert not second.lease.held
+        await first.turn(times=2)
+        assert (first.lease.held, first.phase(), first.held()) == (True, "ready", second.held())
 
 
-def test_what_ends_before_makes_room_and_what_does_not_is_in_the_way() -> None:
-    case = Case()
+async def test_what_ends_before_makes_room_and_what_does_not_is_in_the_way(case: Case) -> None:
     case.pods = [
         lasting("short", 8, 300, node="n0", start=WALL, phase="Running"),
         lasting("bare", 8, None, node="n1", start=WALL, phase="Running"),
         lasting("long", 4, 5000, node="n2", start=WALL, phase="Running"),
     ]
     case.ask(big=BIG | {"for": "8"}, more=BIG | {"for": "8"})
-
-    async def test(instance: Instance) -> None:
+    async with case.server() as instance:
         await instance.turn(times=6)
         assert (instance.held("big"), instance.phase("big")) == (["n0"], "planned")
         assert "default/short still there" in instance.shown("big")["text"]
@@ -336,17 +307,13 @@ def test_what_ends_before_makes_room_and_what_does_not_is_in_the_way() -> None:
         await instance.turn(40.0, times=2)
         assert (instance.phase("big"), instance.count("late")) == ("in-use", 1)
 
-    case.run(test)
 
-
-def test_moves_are_carried_out_only_once_they_are_kept() -> None:
-    case = Case()
+async def test_moves_are_carried_out_only_once_they_are_kept(case: Case) -> None:
     case.pods = [
         lasting(f"p{at}", 4, None, node=f"n{at}", start=WALL, phase="Running", owner="ReplicaSet") for at in range(3)
     ]
     case.ask(big=BIG | {"for": "8"})
-
-    async def test(instance: Instance) -> None:
+    async with case.server() as instance:
         await instance.turn()
         assert not case.moving.asked
         await instance.turn()
@@ -367,15 +334,11 @@ def test_moves_are_carried_out_only_once_they_are_kept() -> None:
         await instance.turn(times=2)
         assert instance.phase() == "ready"
 
-    case.run(test)
 
-
-def test_a_node_that_is_emptied_is_closed_also_while_no_moves_help() -> None:
-    case = Case()
+async def test_a_node_that_is_emptied_is_closed_also_while_no_moves_help(case: Case) -> None:
     case.pods = [lasting("bare", 2, None, node="n1", start=WALL, phase="Running")]
     case.ask(fan={"node": "n1", "since": 600, "until": 1200})
-
-    async def test(instance: Instance) -> None:
+    async with case.server() as instance:
         await instance.turn(times=3)
         assert (instance.phase("fan"), instance.held("fan")) == ("no-place", ["n1"])
         assert "default/bare: no owner that creates a new pod" in instance.shown("fan")["text"]
@@ -386,14 +349,10 @@ def test_a_node_that_is_emptied_is_closed_also_while_no_moves_help() -> None:
         await instance.turn(40.0)
         assert instance.phase("fan") == "in-use"
 
-    case.run(test)
 
-
-def test_a_place_that_is_lost_is_searched_again() -> None:
-    case = Case()
+async def test_a_place_that_is_lost_is_searched_again(case: Case) -> None:
     case.ask(big=BIG)
-
-    async def test(instance: Instance) -> None:
+    async with case.server() as instance:
         await instance.turn(times=3)
         (first, second) = instance.held()
         instance.world.node(first, 8, unschedulable=True)
@@ -405,14 +364,10 @@ def test_a_place_that_is_lost_is_searched_again() -> None:
         assert instance.phase() == "no-place"
         assert instance.held()  # what it has is held on
 
-    case.run(test)
 
-
-def test_an_entry_that_changes_is_planned_anew_and_invalid_ones_stop_none() -> None:
-    case = Case()
+async def test_an_entry_that_changes_is_planned_anew_and_invalid_ones_stop_none(case: Case) -> None:
     case.ask(big=BIG, bad="for: [", large=BIG | {"for": "1x9"}, model=BIG | {"for": "8", "model": "H9"})
-
-    async def test(instance: Instance) -> None:
+    async with case.server() as instance:
         await instance.turn(40.0, times=4)
         assert instance.phase() == "ready"
         assert (instance.phase("bad"), instance.phase("large")) == ("invalid", "no-place")
@@ -422,15 +377,11 @@ def test_an_entry_that_changes_is_planned_anew_and_invalid_ones_stop_none() -> N
         await instance.turn(40.0, times=3)
         assert instance.held() == ["n0", "n1", "n2"]
 
-    case.run(test)
 
-
-def test_an_end_and_namespaces_that_change_keep_the_place() -> None:
+async def test_an_end_and_namespaces_that_change_keep_the_place(case: Case) -> None:
     """Also while it is in use: the date was kept once."""
-    case = Case()
     case.ask(big=BIG)
-
-    async def test(instance: Instance) -> None:
+    async with case.server() as instance:
         world = instance.world
         await instance.turn(times=3)
         nodes = instance.held()
@@ -454,15 +405,11 @@ def test_an_end_and_namespaces_that_change_keep_the_place() -> None:
         await instance.turn(times=3)
         assert (instance.phase(), len(instance.held())) == ("in-use", 2)  # it had ended: searched anew
 
-    case.run(test)
 
-
-def test_an_end_within_a_later_reservation_has_its_place_searched_anew() -> None:
-    case = Case()
+async def test_an_end_within_a_later_reservation_has_its_place_searched_anew(case: Case) -> None:
     later = BIG | {"since": 1200, "until": 1800}
     case.ask(big=BIG | {"for": "1x8"}, later=later)
-
-    async def test(instance: Instance) -> None:
+    async with case.server() as instance:
         await instance.turn(40.0, times=4)
         first = instance.held()
         free = {"n0", "n1", "n2"} - set(instance.held("later"))
@@ -476,44 +423,33 @@ def test_an_end_within_a_later_reservation_has_its_place_searched_anew() -> None
         held = [node for name in ("big", "later") for node in instance.held(name)]
         assert len(held) == len(set(held))
 
-    case.run(test)
 
-
-def test_no_two_reservations_get_one_gpu_at_a_time() -> None:
-    case = Case()
+async def test_no_two_reservations_get_one_gpu_at_a_time(case: Case) -> None:
     case.ask(**{f"r{at}": BIG | {"for": "1x6"} for at in range(5)}, late=BIG | {"since": 1200, "until": 1300})
-
-    async def test(instance: Instance) -> None:
+    async with case.server() as instance:
         await instance.turn(40.0, times=14)
         held = [node for at in range(5) for node in instance.held(f"r{at}")]
         assert sorted(held) == ["n0", "n1", "n2"]
         assert len(instance.held("late")) == 2  # the others have ended by then
 
-    case.run(test)
-
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"format": 1}', '{"format": 2, "name": "big"}', "x" * 300_000])
-def test_a_kept_text_that_cannot_be_read_is_planned_anew_and_one_of_a_newer_version_stays(text: str) -> None:
+async def test_a_kept_text_that_cannot_be_read_is_planned_anew_and_one_of_a_newer_version_stays(text: str) -> None:
     case = Case()
     case.ask(big=BIG)
     meta = {"name": STATE, "namespace": "kube-system", "uid": "uid-state"}
     case.objects.put(MAPS + STATE, {"kind": "ConfigMap", "metadata": meta, "data": {"big": text}})
-
-    async def test(instance: Instance) -> None:
+    async with case.server() as instance:
         await instance.turn(times=3)
         newer = '"format": 2' in text
         assert instance.phase() == ("" if newer else "ready")
         if newer:
             assert case.objects.stored[MAPS + STATE]["data"]["big"] == text
 
-    case.run(test)
 
-
-def test_a_search_that_cannot_be_made_is_made_later() -> None:
-    case = Case()
+async def test_a_search_that_cannot_be_made_is_made_later(case: Case) -> None:
     case.ask(big=BIG)
-
-    async def test(instance: Instance) -> None:
+    async with case.server() as instance:
         search, instance.controller.search = instance.controller.search, busy
         await instance.turn(times=3)
         assert instance.phase() == "no-place"
@@ -521,58 +457,45 @@ def test_a_search_that_cannot_be_made_is_made_later() -> None:
         await instance.turn(40.0, times=2)
         assert instance.phase() == "ready"
 
-    case.run(test)
-
 
 async def busy(name: str, asked: WantedRoom, until: float) -> FoundRoom:
     raise Busy("many questions are being answered")
 
 
-def test_while_the_api_server_is_away_the_gpus_stay_held() -> None:
-    case = Case()
+async def test_while_the_api_server_is_away_the_gpus_stay_held(case: Case) -> None:
     case.ask(big=BIG)
-
-    async def test(instance: Instance) -> None:
+    async with case.server() as instance:
         await instance.turn(times=3)
         nodes = instance.held()
         case.objects.fail = lambda request: 503
         await instance.turn(times=2)
         assert instance.held() == nodes
 
-    case.run(test)
 
-
-def test_a_restart_holds_the_gpus_before_a_verb_is_answered() -> None:
-    case = Case()
+async def test_a_restart_holds_the_gpus_before_a_verb_is_answered(case: Case) -> None:
     case.ask(big=BIG)
-
-    async def whole() -> None:
-        async with case.server("first") as first:
-            await first.turn(times=3)
-            nodes = first.held()
-        async with case.server("second") as second:
-            case.objects.fail = lambda request: 503
-            await second.controller.begin()
-            assert second.controller.missing()
-            case.objects.fail = lambda request: 403  # no right: verbs do not wait for it
-            await second.controller.begin()
-            assert not second.controller.missing()
-        async with case.server("third") as third:
-            case.objects.fail = lambda request: 0
-            assert third.controller.missing()
-            await third.controller.begin()
-            assert (third.controller.missing(), third.held()) == ([], nodes)
-
-    run_bounded(whole())
+    async with case.server("first") as first:
+        await first.turn(times=3)
+        nodes = first.held()
+    async with case.server("second") as second:
+        case.objects.fail = lambda request: 503
+        await second.controller.begin()
+        assert second.controller.missing()
+        case.objects.fail = lambda request: 403  # no right: verbs do not wait for it
+        await second.controller.begin()
+        assert not second.controller.missing()
+    async with case.server("third") as third:
+        case.objects.fail = lambda request: 0
+        assert third.controller.missing()
+        await third.controller.begin()
+        assert (third.controller.missing(), third.held()) == ([], nodes)
 
 
-def test_the_place_of_a_pod_in_transit_outlasts_its_reservation() -> None:
+async def test_the_place_of_a_pod_in_transit_outlasts_its_reservation(case: Case) -> None:
     """The entry is deleted after the eviction: the pod that the owner creates has its place still."""
-    case = Case()
     case.pods = [{"kind": "Pod"} | workload("p0", 6, node="n0", phase="Running", owner="ReplicaSet")]
     case.ask(big={"for": "2x8", "namespaces": ["ml"], "since": 600, "until": 1200})
-
-    async def test(instance: Instance) -> None:
+    async with case.server() as instance:
         await instance.turn(times=3)
         owner = "default/ReplicaSet/owner/uid-owner"
         place = Held(f"big/move-0.uid-p0/{owner}", (), 0.0, WALL + 1500, owner=owner)
@@ -591,15 +514,11 @@ def test_the_place_of_a_pod_in_transit_outlasts_its_reservation() -> None:
         await instance.turn(times=2)
         assert case.kept() == {}
 
-    case.run(test)
 
-
-def test_pods_without_gpus_are_not_kept_with_a_place_however_many_they_are() -> None:
+async def test_pods_without_gpus_are_not_kept_with_a_place_however_many_they_are(case: Case) -> None:
     """A namespace that may use it could make its text longer than any that is kept, and so stop all reservations."""
-    case = Case()
     case.ask(big=BIG)
-
-    async def test(instance: Instance) -> None:
+    async with case.server() as instance:
         instance.world.pod("trains", 1, "n0", namespace="ml")
         for at in range(300):
             instance.world.pod(f"{at:0240}", 0, f"n{at % 3}", namespace="ml")
@@ -607,18 +526,13 @@ def test_pods_without_gpus_are_not_kept_with_a_place_however_many_they_are() -> 
         assert (instance.phase(), len(instance.held())) == ("ready", 2)
         assert len(case.kept()["big"].get("before", ())) <= 1
 
-    case.run(test)
 
-
-def test_a_place_that_cannot_be_kept_keeps_no_other_from_being_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_place_that_cannot_be_kept_keeps_no_other_from_being_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("extender.act.advance_store.MOST_TEXT", 600)
     case = Case()
     case.ask(big=BIG | {"for": "1x8"}, many=BIG | {"for": "16x1"})
-
-    async def test(instance: Instance) -> None:
+    async with case.server() as instance:
         await instance.turn(40.0, times=3)
         assert (instance.phase(), len(instance.held())) == ("ready", 1)
         assert (instance.phase("many"), instance.held("many")) == ("no-place", [])
         assert "it cannot be kept" in instance.shown("many")["text"]
-
-    case.run(test)

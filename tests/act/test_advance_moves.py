@@ -22,7 +22,6 @@ from tests.act.test_advance import BIG, MAPS, Case, Instance
 from tests.act.test_reservations import connected
 from tests.kube.objects import Objects
 from tests.reservations.test_advance import lasting, passes
-from tests.waiting import run_bounded
 from tests.world import JSON, WALL, World, machine
 
 POD_A = "/api/v1/namespaces/default/pods/a"
@@ -104,11 +103,10 @@ async def planned(case: Evicting, instance: Instance) -> None:
     assert case.kept()["big"]["moves"]
 
 
-def test_no_pod_moves_for_a_place_that_is_lost() -> None:
+async def test_no_pod_moves_for_a_place_that_is_lost() -> None:
     case = Evicting(runs("a", 4, "n0"))
     case.ask(big=BIG)
-
-    async def test(instance: Instance) -> None:
+    async with case.server() as instance:
         await planned(case, instance)
         instance.world.node("n1", 8, unschedulable=True)
         await instance.turn(40.0, times=3)
@@ -116,14 +114,11 @@ def test_no_pod_moves_for_a_place_that_is_lost() -> None:
         await case.until(instance, 650)
         assert case.evicted == []
 
-    case.run(test)
 
-
-def test_no_pod_moves_once_the_room_came_by_itself() -> None:
+async def test_no_pod_moves_once_the_room_came_by_itself() -> None:
     case = Evicting(runs("a", 2, "n0"), runs("b", 4, "n0"), bare("c", 6, "n1"), bare("d", 2, "n2"))
     case.ask(big=BIG | {"for": "1x4"})
-
-    async def test(instance: Instance) -> None:
+    async with case.server() as instance:
         await planned(case, instance)
         instance.world.gone("b")
         await instance.turn(times=3)
@@ -131,17 +126,14 @@ def test_no_pod_moves_once_the_room_came_by_itself() -> None:
         await case.until(instance, 650)
         assert case.evicted == []
 
-    case.run(test)
-
 
 @pytest.mark.parametrize("changed", ["gpu-extender.io/protect-for=100h", "gpu-extender.io/duration=590s", "priority"])
-def test_a_pod_that_plan_would_not_move_any_more_is_not_evicted(changed: str) -> None:
+async def test_a_pod_that_plan_would_not_move_any_more_is_not_evicted(changed: str) -> None:
     """Days may pass between the plan and the eviction."""
     case = Evicting(runs("a", 4, "n0"))
     case.nodes = [machine("n0", 8), machine("n2", 4)]
     case.ask(big=WHOLE | {"priorityClass": "urgent"})
-
-    async def test(instance: Instance) -> None:
+    async with case.server() as instance:
         world = instance.world
         world.set("PriorityClass", {"metadata": {"name": "urgent", "uid": "uid-urgent"}, "value": 100})
         await planned(case, instance)
@@ -155,12 +147,10 @@ def test_a_pod_that_plan_would_not_move_any_more_is_not_evicted(changed: str) ->
         assert case.evicted == []
         assert not case.kept()["big"].get("moves")
 
-    case.run(test)
-
 
 @pytest.mark.parametrize("restarts", [False, True])
 @pytest.mark.parametrize("edit", ["until", "typo", "65 entries"])
-def test_an_edit_gives_up_no_place_of_a_pod_that_was_evicted(edit: str, restarts: bool) -> None:
+async def test_an_edit_gives_up_no_place_of_a_pod_that_was_evicted(edit: str, restarts: bool) -> None:
     case = Evicting(runs("a", 4, "n0"))
     case.nodes = [machine("n0", 8), machine("n2", 4)]
     case.ask(big=WHOLE)
@@ -177,26 +167,24 @@ def test_an_edit_gives_up_no_place_of_a_pod_that_was_evicted(edit: str, restarts
         if edit == "typo":
             assert "unknown: fro" in instance.shown()["text"]
 
-    async def test(instance: Instance) -> None:
+    async with case.server() as instance:
         await case.until(instance, 600)
         await instance.turn()
         assert passes(instance.world, lasting("stranger", 4, None)) == set()
         case.ask(**edits[edit])
         if not restarts:
             await looks(instance)
-
-    case.run(test)
     if restarts:
         case.pods.clear()
         case.passed += 30.0
-        case.run(looks)
+        async with case.server() as instance:
+            await looks(instance)
 
 
-def test_an_entry_that_becomes_invalid_stands_as_it_was_until_it_is_deleted() -> None:
+async def test_an_entry_that_becomes_invalid_stands_as_it_was_until_it_is_deleted() -> None:
     case = Evicting()
     case.ask(big=WHOLE)
-
-    async def test(instance: Instance) -> None:
+    async with case.server() as instance:
         await instance.turn(times=3)
         nodes = instance.held()
         assert nodes
@@ -211,41 +199,32 @@ def test_an_entry_that_becomes_invalid_stands_as_it_was_until_it_is_deleted() ->
         await instance.turn(times=2)
         assert instance.held() == []
 
-    case.run(test)
 
-
-def test_a_pod_whose_owner_has_a_very_long_kind_does_not_move() -> None:
+async def test_a_pod_whose_owner_has_a_very_long_kind_does_not_move() -> None:
     """Nothing is written that no instance could read."""
     case = Evicting(runs("a", 4, "n0", owner="K" * 1500), runs("b", 4, "n1"))
     case.nodes = [machine("n0", 8), machine("n1", 8), machine("n2", 4)]
     case.ask(big=WHOLE, other=WHOLE | {"since": 2000, "until": 3000, "namespaces": ["n" * 2000]})
-
-    async def test(instance: Instance) -> None:
+    async with case.server() as instance:
         await instance.turn(times=8)
         assert (instance.held(), instance.phase("other")) == (["n1"], "invalid")
         async with case.server("second") as second:
             await second.turn(times=2)
             assert second.held() == ["n1"]
 
-    case.run(test)
 
-
-def test_a_state_that_is_deleted_is_written_again() -> None:
+async def test_a_state_that_is_deleted_is_written_again() -> None:
     case = Evicting()
     case.ask(big=WHOLE)
-
-    async def test(instance: Instance) -> None:
-        async with case.server("second") as second:
-            await instance.turn(times=4)
-            await second.turn(times=2)
-            assert second.held() == instance.held() != []
-            del case.objects.stored[MAPS + STATE]
-            for _ in range(3):
-                await instance.turn()
-                await second.turn()
-            assert second.held() == instance.held() != []
-
-    case.run(test)
+    async with case.server() as instance, case.server("second") as second:
+        await instance.turn(times=4)
+        await second.turn(times=2)
+        assert second.held() == instance.held() != []
+        del case.objects.stored[MAPS + STATE]
+        for _ in range(3):
+            await instance.turn()
+            await second.turn()
+        assert second.held() == instance.held() != []
 
 
 class Asking(Evicting):
@@ -278,20 +257,10 @@ class Asking(Evicting):
 
 
 @pytest.mark.parametrize("how", ["deleted", "off"])
-def test_no_pod_stays_asked_whose_move_is_over(how: str) -> None:
+async def test_no_pod_stays_asked_whose_move_is_over(how: str) -> None:
     """The only entry is deleted; or evictions are turned off: another server withdraws what was asked before."""
     case = Asking()
     case.ask(big=WHOLE | {"since": 1000, "until": 2000})
-
-    async def test(instance: Instance) -> None:
-        while not case.asked:
-            await case.looks(instance, 1)
-        if how == "deleted":
-            case.ask(big=None)
-            await case.looks(instance, 4)
-            assert not case.asked
-            await case.looks(instance, 1)
-            assert not instance.lease.held
 
     async def withdraws(instance: Instance) -> None:
         await case.looks(instance, 6)
@@ -300,31 +269,36 @@ def test_no_pod_stays_asked_whose_move_is_over(how: str) -> None:
         assert "evictions.enabled is false" in instance.shown()["text"]
         assert [held.name for held in instance.world.verbs.claims.advance] == ["big"]
 
-    case.run(test)
+    async with case.server() as instance:
+        while not case.asked:
+            await case.looks(instance, 1)
+        if how == "deleted":
+            case.ask(big=None)
+            await case.looks(instance, 4)
+            assert not case.asked
+            await case.looks(instance, 1)
+            assert not instance.lease.held
     if how == "off":
         case.enabled = False
         case.passed += 30.0
-        case.run(withdraws)
+        async with case.server() as instance:
+            await withdraws(instance)
 
 
 @pytest.mark.parametrize("enabled", [True, False])
-def test_a_server_moves_pods_where_evictions_are_on(enabled: bool) -> None:
-    async def test() -> None:
-        async with connected(Objects()) as api:
-            _, outside = live(Settings.model_validate({"evictions": {"enabled": enabled}}), api)
-            assert outside.advance is not None
-            assert outside.advance._moving.enabled == enabled
-
-    run_bounded(test())
+async def test_a_server_moves_pods_where_evictions_are_on(enabled: bool) -> None:
+    async with connected(Objects()) as api:
+        _, outside = live(Settings.model_validate({"evictions": {"enabled": enabled}}), api)
+        assert outside.advance is not None
+        assert outside.advance._moving.enabled == enabled
 
 
 @pytest.mark.parametrize("how", ["deleted", "unhealthy", "cordoned"])
-def test_a_node_that_is_lost_at_the_date_is_not_on_time(how: str) -> None:
+async def test_a_node_that_is_lost_at_the_date_is_not_on_time(how: str) -> None:
     case = Evicting()
     case.nodes = [machine("n0", 8)]
     case.ask(big=WHOLE)
-
-    async def test(instance: Instance) -> None:
+    async with case.server() as instance:
         await instance.turn(times=4)
         if how == "deleted":
             instance.world.drop("Node", case.nodes[0])
@@ -339,5 +313,3 @@ def test_a_node_that_is_lost_at_the_date_is_not_on_time(how: str) -> None:
         instance.world.node("n0", 8)
         await instance.turn(times=2)
         assert (instance.phase(), instance.count("late")) == ("in-use", 1)
-
-    case.run(test)

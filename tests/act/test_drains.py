@@ -52,13 +52,16 @@ def explained(server: Server, name: str) -> str:
     return str(shown["sentence"])
 
 
-def test_a_node_is_emptied_once_its_pods_have_saved() -> None:
+@pytest.fixture
+def case() -> Case:
+    return Case()
+
+
+async def test_a_node_is_emptied_once_its_pods_have_saved(case: Case) -> None:
     """kube-scheduler calls nothing."""
-    case = Case()
     drained(case)
     small(case)
-
-    async def test(server: Server) -> None:
+    async with case.server() as server:
         await turns(server, 6.0, 1.0, 1.0)
         request = case.asked("saves")
         assert request is not None
@@ -79,28 +82,20 @@ def test_a_node_is_emptied_once_its_pods_have_saved() -> None:
         assert case.evicted() == ["plain", "saves"]
         assert len(told(case, "Drained")) == 1
 
-    case.run(test)
 
-
-def test_one_that_does_not_answer_is_evicted_when_its_time_is_over() -> None:
-    case = Case()
+async def test_one_that_does_not_answer_is_evicted_when_its_time_is_over(case: Case) -> None:
     drained(case)
-
-    async def test(server: Server) -> None:
+    async with case.server() as server:
         await turns(server, 6.0, 1.0, 595.0)
         assert case.evicted() == []
         await turns(server, 10.0, 1.0)
         assert (case.evicted(), case.requests()) == (["train"], 1)
 
-    case.run(test)
 
-
-def test_it_begins_so_late_that_it_is_empty_at_its_time() -> None:
+async def test_it_begins_so_late_that_it_is_empty_at_its_time(case: Case) -> None:
     """Before that time: ten minutes to save, the grace period of 30 s, and twice 30 s."""
-    case = Case()
     drained(case, rfc3339(WALL + 3600))
-
-    async def test(server: Server) -> None:
+    async with case.server() as server:
         begins = 3600 - 30 - 60 - 600
         await server.turn(begins - 3)
         assert f"the pod leaves from {deadline(WALL + begins, WALL)} on" in explained(server, "train")
@@ -115,60 +110,46 @@ def test_it_begins_so_late_that_it_is_empty_at_its_time() -> None:
         await turns(server, 8.0, 2.0)
         assert case.evicted() == ["train"]
 
-    case.run(test)
-
 
 @pytest.mark.parametrize(("value", "cordoned"), [("", False), ("soon", True)])
-def test_what_is_not_meant_moves_no_pod(value: str, cordoned: bool) -> None:
-    case = Case()
+async def test_what_is_not_meant_moves_no_pod(case: Case, value: str, cordoned: bool) -> None:
     drained(case, value, cordoned=cordoned)
-
-    async def test(server: Server) -> None:
+    async with case.server() as server:
         await turns(server, 6.0, 1.0, 60.0, 1.0)
         assert (case.asked(), case.evicted()) == (None, [])
         waits = [text for text in told(case, "DrainWaits") if "kubectl cordon n0" in text]
         assert len(waits) == (not cordoned)
 
-    case.run(test)
 
-
-def test_without_evictions_no_pod_moves_and_that_is_stated() -> None:
-    case = Case()
+async def test_without_evictions_no_pod_moves_and_that_is_stated(case: Case) -> None:
     drained(case)
-
-    async def test(server: Server) -> None:
+    async with case.server(Settings()) as server:
         await turns(server, 6.0, 1.0)
         assert (case.asked(), case.evicted()) == (None, [])
         assert "only where evictions.enabled is true" in explained(server, "train")
 
-    case.run(test, Settings())
 
-
-def test_the_request_is_withdrawn_when_the_operator_changes_their_mind() -> None:
-    case = Case()
+async def test_the_request_is_withdrawn_when_the_operator_changes_their_mind(case: Case) -> None:
     drained(case)
-
-    async def test(server: Server) -> None:
+    async with case.server() as server:
         await turns(server, 6.0, 1.0, 1.0)
         assert case.asked()
         server.world.set("Node", machine("n0", 4))
         await turns(server, 2.0, 6.0, 1.0)
         assert (case.asked(), case.evicted(), server.count("withdrawn")) == (None, [], 1)
 
-    case.run(test)
-
 
 @pytest.mark.parametrize("saves", [True, False])
-def test_a_drain_that_is_taken_back_while_the_api_server_answers_goes_no_further(saves: bool) -> None:
+async def test_a_drain_that_is_taken_back_while_the_api_server_answers_goes_no_further(case: Case, saves: bool) -> None:
     """No pod is asked after the dry run; of a gang the second pod is not evicted after the first."""
-    case = Case()
     drained(case)
     del case.objects.stored[PODS + "train"]
     for number in range(2):
         notes = {OURS + "gang": "g", OURS + "gang-min": "2"} | (SAVES if saves else {})
         case.store(f"p{number}", 1, "n0", held=(number,), annotations=notes)
 
-    async def test(server: Server) -> None:
+    async with case.server() as server:
+
         def taken_back(request: Request) -> int:
             if request.path.endswith("/eviction"):
                 server.world.set("Node", machine("n0", 4))
@@ -177,8 +158,6 @@ def test_a_drain_that_is_taken_back_while_the_api_server_answers_goes_no_further
         case.objects.fail = taken_back
         await turns(server, 6.0, 1.0, 1.0, 10.0)
         assert (case.requests(), case.evicted()) == (0, [] if saves else ["p0"])
-
-    case.run(test)
 
 
 def test_the_nodes_that_are_emptied_are_followed() -> None:
@@ -205,15 +184,13 @@ def budget(allowed: int) -> JSON:
     }
 
 
-def test_no_more_pods_are_asked_than_a_budget_allows() -> None:
-    case = Case()
+async def test_no_more_pods_are_asked_than_a_budget_allows(case: Case) -> None:
     drained(case)
     del case.objects.stored[PODS + "train"]
     for number in range(3):
         case.store(f"p{number}", 1, "n0", held=(number,), annotations=SAVES)
         changed(case, f"p{number}", labels={"app": "a"})
-
-    async def test(server: Server) -> None:
+    async with case.server() as server:
         server.world.set("PodDisruptionBudget", budget(1))
         await turns(server, 6.0, 1.0, 1.0, 20.0)
         asked = [name for name in ("p0", "p1", "p2") if case.asked(name)]
@@ -229,15 +206,11 @@ def test_no_more_pods_are_asked_than_a_budget_allows() -> None:
         assert (case.asked("p1"), case.asked("p2")) == (None, None)
         assert any("guard" in text for text in told(case, "DrainWaits"))
 
-    case.run(test)
 
-
-def test_a_budget_that_rejects_an_eviction_is_tried_again_and_the_cause_is_stated() -> None:
-    case = Case()
+async def test_a_budget_that_rejects_an_eviction_is_tried_again_and_the_cause_is_stated(case: Case) -> None:
     drained(case)
     small(case)
-
-    async def test(server: Server) -> None:
+    async with case.server() as server:
         case.objects.fail = lambda heard: 429 if heard.path.endswith("plain/eviction") else 0
         case.objects.why = "the budget guard needs 1 pod"
         await turns(server, 6.0, 1.0, 1.0)
@@ -247,19 +220,13 @@ def test_a_budget_that_rejects_an_eviction_is_tried_again_and_the_cause_is_state
         await turns(server, 3.0, 3.0)
         assert "plain" in case.evicted()
 
-    case.run(test)
 
-
-def test_an_instance_that_is_not_asked_leaves_the_lease_to_others_now_and_then() -> None:
-    case = Case()
+async def test_an_instance_that_is_not_asked_leaves_the_lease_to_others_now_and_then(case: Case) -> None:
     drained(case)
-
-    async def test(server: Server) -> None:
+    async with case.server(CHOSEN) as server:
         held: list[bool] = []
         for _ in range(70):
             await server.turn(1.0)
             held.append(server.lease.held)
         assert 50 <= sum(held) <= 66
         assert case.requests() == 1
-
-    case.run(test, CHOSEN)

@@ -19,7 +19,6 @@ from tests.act.test_reservations import connected
 from tests.kube.objects import Objects
 from tests.world import JSON, WALL, World, rfc3339, workload
 
-pytestmark = pytest.mark.anyio
 GANG = {"gpu-extender.io/gang": "g", "gpu-extender.io/gang-size": "2"}
 
 
@@ -87,8 +86,12 @@ class Case:
         return self.times.told
 
 
-async def test_a_pod_that_has_succeeded_counts_from_the_start_in_its_status() -> None:
-    case = Case()
+@pytest.fixture
+def case() -> Case:
+    return Case()
+
+
+async def test_a_pod_that_has_succeeded_counts_from_the_start_in_its_status(case: Case) -> None:
     case.runs_since("a", -500.0, annotations={"gpu-extender.io/duration": "1h"})
     assert await case.learns() == []
     case.leaves("a", phase="Succeeded", exited=900.0)
@@ -97,15 +100,13 @@ async def test_a_pod_that_has_succeeded_counts_from_the_start_in_its_status() ->
     assert case.reads == ["default/a"]
 
 
-async def test_without_the_end_of_a_container_it_ended_when_it_left() -> None:
-    case = Case()
+async def test_without_the_end_of_a_container_it_ended_when_it_left(case: Case) -> None:
     case.runs_since("a", 0.0)
     case.leaves("a", phase="Succeeded")
     assert await case.learns() == [(2, 1000.0, 1000.0, None, True)]
 
 
-async def test_what_failed_or_cannot_be_found_was_stopped() -> None:
-    case = Case()
+async def test_what_failed_or_cannot_be_found_was_stopped(case: Case) -> None:
     case.runs_since("a", 0.0)
     case.leaves("a", phase="Failed", exited=600.0)
     case.runs_since("b", 100.0)
@@ -119,8 +120,7 @@ async def test_what_failed_or_cannot_be_found_was_stopped() -> None:
     assert case.reads == ["default/a", "default/b", "default/c"]
 
 
-async def test_a_pod_that_is_evicted_or_deleted_was_stopped_and_is_not_read() -> None:
-    case = Case()
+async def test_a_pod_that_is_evicted_or_deleted_was_stopped_and_is_not_read(case: Case) -> None:
     case.runs_since("a", 0.0)
     case.runs_since("a", 0.0, terminating=WALL + 30)
     assert await case.learns() == [(2, 1000.0, 1000.0, None, False)]
@@ -131,8 +131,7 @@ async def test_a_pod_that_is_evicted_or_deleted_was_stopped_and_is_not_read() ->
     assert case.reads == []
 
 
-async def test_a_gang_counts_once_when_its_last_pod_has_left() -> None:
-    case = Case()
+async def test_a_gang_counts_once_when_its_last_pod_has_left(case: Case) -> None:
     for name, start in (("g-0", 0.0), ("g-1", 50.0)):
         case.runs_since(name, start, annotations=GANG)
     case.leaves("g-0", phase="Succeeded", exited=600.0)
@@ -142,8 +141,7 @@ async def test_a_gang_counts_once_when_its_last_pod_has_left() -> None:
     assert case.reads == ["default/g-1"]
 
 
-async def test_a_gang_whose_last_pod_failed_was_stopped() -> None:
-    case = Case()
+async def test_a_gang_whose_last_pod_failed_was_stopped(case: Case) -> None:
     for name in ("g-0", "g-1"):
         case.runs_since(name, 0.0, annotations=GANG)
     case.leaves("g-0", phase="Succeeded")
@@ -151,9 +149,8 @@ async def test_a_gang_whose_last_pod_failed_was_stopped() -> None:
     assert await case.learns() == [(4, 1000.0, 1000.0, None, False)]
 
 
-async def test_the_others_of_a_gang_may_be_deleted_once_one_has_succeeded() -> None:
+async def test_the_others_of_a_gang_may_be_deleted_once_one_has_succeeded(case: Case) -> None:
     """As a JobSet deletes the workers when its driver has succeeded."""
-    case = Case()
     for name in ("g-0", "g-1"):
         case.runs_since(name, 0.0, annotations=GANG)
     case.leaves("g-0", phase="Succeeded", exited=600.0)
@@ -161,8 +158,7 @@ async def test_the_others_of_a_gang_may_be_deleted_once_one_has_succeeded() -> N
     assert await case.learns() == [(4, 600.0, 600.0, None, True)]
 
 
-async def test_pods_that_do_not_depend_on_each_other_run_each_for_itself() -> None:
-    case = Case()
+async def test_pods_that_do_not_depend_on_each_other_run_each_for_itself(case: Case) -> None:
     notes = {**GANG, "gpu-extender.io/gang-min": "0"}
     for name in ("g-0", "g-1"):
         case.runs_since(name, 0.0, annotations=notes)
@@ -170,8 +166,7 @@ async def test_pods_that_do_not_depend_on_each_other_run_each_for_itself() -> No
     assert await case.learns() == [(2, 600.0, 600.0, None, True)]
 
 
-async def test_what_cannot_be_read_is_asked_again() -> None:
-    case = Case()
+async def test_what_cannot_be_read_is_asked_again(case: Case) -> None:
     case.runs_since("a", 0.0)
     case.leaves("a", phase="Succeeded", exited=600.0)
     case.silent = True
@@ -210,8 +205,7 @@ async def test_what_was_learned_outlives_the_server() -> None:
     assert objects.stored[PATH]["data"] == {"run-times": newer}
 
 
-async def test_the_class_of_a_gang_does_not_depend_on_which_pod_leaves_first() -> None:
-    case = Case()
+async def test_the_class_of_a_gang_does_not_depend_on_which_pod_leaves_first(case: Case) -> None:
     for name, gpus in (("g-driver", 1), ("g-worker", 4)):
         case.runs_since(name, 0.0, gpus=gpus, annotations=GANG)
     pods, objects = list(case.world.cluster.pods.values()), case.world.cluster.gangs.objects

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -71,49 +72,30 @@ class Play:
         body = json.dumps(self.world.args(self.asks())).encode()
         return json.loads(run_bounded(self.world.answered("filter", body)).body)  # type: ignore[no-any-return]
 
-    def run(self, test: Callable[[OwnEvictions], Awaitable[None]]) -> OwnEvictions:
-        world, made = self.world, list[OwnEvictions]()
+    @asynccontextmanager
+    async def controller(self) -> AsyncIterator[OwnEvictions]:
+        world = self.world
         clock = Clock(lambda: world.now, lambda: world.wall)
-
-        async def whole() -> None:
-            async with connected(self.objects) as server:
-                reservations = keeper(world, server)
-                lease = Lease(server, "kube-system", "gpu-extender-evictions", "me", clock=clock)
-                leadership = Leadership(
-                    lease, EVICTIONS, world.metrics.evictions_leader, world.metrics.degraded, clock.monotonic
-                )
-                made.append(
-                    OwnEvictions(
-                        world.verbs,
-                        self.ear,
-                        world.metrics,
-                        Evictor(
-                            PodEvictions(server, world.metrics),
-                            leadership,
-                            reservations,
-                            SaveRequests(
-                                world.cluster,
-                                PodPatches(server),
-                                self.ear,
-                                world.metrics,
-                                SaveHistory(world.cluster, clock),
-                            ),
-                        ),
-                        view=ClusterReadiness(stale=lambda: self.dark >= 10.0),
-                        clock=clock,
-                    )
-                )
-                world.connect(evictions=made[0])
-                task = asyncio.create_task(reservations.run())
-                try:
-                    await eventually(lambda: not reservations.missing())
-                    await test(made[0])
-                finally:
-                    task.cancel()
-                    await asyncio.gather(task, return_exceptions=True)
-
-        run_bounded(whole())
-        return made[0]
+        async with connected(self.objects) as server:
+            reservations = keeper(world, server)
+            lease = Lease(server, "kube-system", "gpu-extender-evictions", "me", clock=clock)
+            leadership = Leadership(
+                lease, EVICTIONS, world.metrics.evictions_leader, world.metrics.degraded, clock.monotonic
+            )
+            saves = SaveRequests(
+                world.cluster, PodPatches(server), self.ear, world.metrics, SaveHistory(world.cluster, clock)
+            )
+            evictor = Evictor(PodEvictions(server, world.metrics), leadership, reservations, saves)
+            view = ClusterReadiness(stale=lambda: self.dark >= 10.0)
+            controller = OwnEvictions(world.verbs, self.ear, world.metrics, evictor, view=view, clock=clock)
+            world.connect(evictions=controller)
+            task = asyncio.create_task(reservations.run())
+            try:
+                await eventually(lambda: not reservations.missing())
+                yield controller
+            finally:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
 
     async def call(self, verb: str = "filter") -> JSON:
         request = self.world.args(self.asks())
@@ -147,16 +129,20 @@ def known_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ReservationStore, "spread_seconds", 0.0)
 
 
+@pytest.fixture
+def play() -> Play:
+    return Play()
+
+
 @pytest.mark.parametrize("passed", [False, True])
-def test_no_pod_is_evicted_before_every_instance_knows_the_plan(
+async def test_no_pod_is_evicted_before_every_instance_knows_the_plan(
     passed: bool, known_at_once: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Until then one of them may pass a pod on the GPUs that are free: then the plan ends, and its victims stay."""
     monkeypatch.undo()
     play = Play(nodes=1)
     world = play.world
-
-    async def test(controller: OwnEvictions) -> None:
+    async with play.controller() as controller:
         await play.stuck(controller)
         assert [plan.own for plan in world.verbs.reservations.all()] == [True]
         world.now += 2.9
@@ -172,17 +158,12 @@ def test_no_pod_is_evicted_before_every_instance_knows_the_plan(
             await controller.turn()
             assert (play.evicted(), world.verbs.reservations.all()) == ([], [])
 
-    play.run(test)
 
-
-def test_with_the_flag_off_it_is_told_and_nobody_is_touched() -> None:
+async def test_with_the_flag_off_it_is_told_and_nobody_is_touched() -> None:
     play = Play(enabled=False)
-
-    async def test(controller: OwnEvictions) -> None:
+    async with play.controller() as controller:
         await play.stuck(controller)
         await play.stuck(controller)  # told once a minute at most
-
-    play.run(test)
     assert play.objects.posted == []
     assert play.world.verbs.reservations.all() == []
     [(name, reason, note)] = play.ear.heard
@@ -203,11 +184,10 @@ def test_with_the_flag_off_it_is_told_and_nobody_is_touched() -> None:
     assert kept["candidates"] == 1  # the node that was refused for links alone
 
 
-def test_nobody_is_evicted_while_the_api_server_is_silent() -> None:
+async def test_nobody_is_evicted_while_the_api_server_is_silent() -> None:
     """Neither by a new plan, nor the rest of one that has begun; afterwards it goes on, without a new filter call."""
     play = Play(nodes=1)
-
-    async def test(controller: OwnEvictions) -> None:
+    async with play.controller() as controller:
         await play.call()
         await controller.turn()
         play.dark = 10.0
@@ -219,32 +199,23 @@ def test_nobody_is_evicted_while_the_api_server_is_silent() -> None:
         await controller.turn()
         assert play.evicted() == ["n0-0"]
 
-    play.run(test)
 
-
-def test_a_loss_between_the_dry_run_and_the_eviction_ends_it() -> None:
-    play = Play()
-
+async def test_a_loss_between_the_dry_run_and_the_eviction_ends_it(play: Play) -> None:
     def answered_late(request: Request) -> int:
         if request.path.endswith("/eviction"):  # a dry run that waited for the API server
             play.dark = 10.0
         return 0
 
     play.objects.fail = answered_late
-
-    async def test(controller: OwnEvictions) -> None:
+    async with play.controller() as controller:
         await play.stuck(controller)
-
-    play.run(test)
     assert play.evicted(dry_run=True) == ["n0-0"]
     assert play.evicted() == []
 
 
-def test_a_reservation_that_is_not_kept_is_tried_again_without_a_filter_call() -> None:
+async def test_a_reservation_that_is_not_kept_is_tried_again_without_a_filter_call(play: Play) -> None:
     """kube-scheduler may not ask about the pod for minutes."""
-    play = Play()
-
-    async def test(controller: OwnEvictions) -> None:
+    async with play.controller() as controller:
         play.objects.fail = lambda request: 503 if "/configmaps" in request.path else 0
         await play.stuck(controller)
         assert play.evicted() == []
@@ -253,8 +224,6 @@ def test_a_reservation_that_is_not_kept_is_tried_again_without_a_filter_call() -
             play.world.now += PAUSE.first / 2
             await controller.turn()
         assert play.evicted() == ["n0-0"]
-
-    play.run(test)
 
 
 def frozen(play: Play) -> OwnEvictions:
@@ -325,15 +294,12 @@ def test_where_no_eviction_helps_that_is_told_and_nobody_is_said_to_have_asked()
     assert play.ear.heard == []
 
 
-def test_a_plan_above_the_ceiling_of_the_pods_class_is_not_carried_out() -> None:
+async def test_a_plan_above_the_ceiling_of_the_pods_class_is_not_carried_out() -> None:
     """The cheaper of two victims loses a GPU-second."""
     play = Play(preemption={"ceilings": {"batch": {"gpuHours": 0}}})
     play.pod = play.world.pod("urgent", 2, priority=9, links="required", spec={"priorityClassName": "batch"})
-
-    async def test(controller: OwnEvictions) -> None:
+    async with play.controller() as controller:
         await play.stuck(controller)
-
-    play.run(test)
     assert play.evicted(dry_run=True) == play.evicted() == []
     assert play.world.verbs.reservations.all() == []
     latest = play.world.decision(pod="default/urgent")
@@ -341,36 +307,29 @@ def test_a_plan_above_the_ceiling_of_the_pods_class_is_not_carried_out() -> None
     assert latest["why"].endswith("and preemption.ceilings.batch.gpuHours allows 0")
 
 
-def test_what_is_kept_of_waiting_pods_has_a_limit_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_is_kept_of_waiting_pods_has_a_limit_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     for limit, waiting in ((1, []), (100_000, ["uid-urgent"])):
         monkeypatch.setattr("extender.act.evictions.MOST_WAITING_BYTES", limit)
         play = Play(enabled=False)
-
-        async def test(controller: OwnEvictions, play: Play = play, waiting: list[str] = waiting) -> None:
+        async with play.controller() as controller:
             await play.call()
             assert list(controller._stuck) == waiting
 
-        play.run(test)
 
-
-def test_a_pod_for_which_preempt_is_called_is_not_stuck() -> None:
+async def test_a_pod_for_which_preempt_is_called_is_not_stuck() -> None:
     play = Play(enabled=False)
-
-    async def test(controller: OwnEvictions) -> None:
+    async with play.controller() as controller:
         await play.call()
         await play.call("preempt")
         play.world.verbs.reservations.drop("uid-urgent")
         play.world.now += 1.1
         await controller.turn()
-
-    play.run(test)
     assert [reason for _, reason, _ in play.ear.heard if reason == "EvictionWouldHelp"] == []
 
 
-def test_it_reserves_asks_evicts_and_hands_over() -> None:
+async def test_it_reserves_asks_evicts_and_hands_over() -> None:
     play = Play(nodes=2)
-
-    async def test(controller: OwnEvictions) -> None:
+    async with play.controller() as controller:
         world = play.world
         await play.stuck(controller)
         assert (play.evicted(dry_run=True), play.evicted()) == (["n0-0"], ["n0-0"])
@@ -401,8 +360,6 @@ def test_it_reserves_asks_evicts_and_hands_over() -> None:
         assert answer["NodeNames"] == ["n0"]
         rival = world.pod("rival", 2, priority=9, links="required")
         assert "n0" not in (await ask(world, rival))["NodeNames"]
-
-    play.run(test)
     assert play.world.metric("evictions_total", result="evicted") == 1
 
 
@@ -412,7 +369,7 @@ async def ask(world: World, pod: JSON) -> JSON:
     return found
 
 
-def test_a_budget_that_says_no_leads_to_another_plan() -> None:
+async def test_a_budget_that_says_no_leads_to_another_plan() -> None:
     """Our own count first (nothing is asked), then the API server's word."""
     play = Play(nodes=3)
     play.world.budget("b", 0, {"app": "n0"})
@@ -421,11 +378,8 @@ def test_a_budget_that_says_no_leads_to_another_plan() -> None:
         return 429 if "/n1-0/eviction" in request.path else 0
 
     play.objects.fail = fail
-
-    async def test(controller: OwnEvictions) -> None:
+    async with play.controller() as controller:
         await play.stuck(controller)
-
-    play.run(test)
     asked = [path.split("/")[-2] for _, path in play.objects.said if path.endswith("eviction")]
     # pdb_violations come first: n0 is the last choice; n1 is refused by the API server, n2 is free to go
     assert asked == ["n1-0", "n2-0", "n2-0"]
@@ -434,11 +388,9 @@ def test_a_budget_that_says_no_leads_to_another_plan() -> None:
     assert [plan.node for plan in play.world.verbs.reservations.all()] == ["n2"]
 
 
-def test_what_a_budget_forbids_is_not_even_asked_for() -> None:
-    play = Play()
+async def test_what_a_budget_forbids_is_not_even_asked_for(play: Play) -> None:
     play.world.budget("b", 0, {"app": "n0"})
-
-    async def test(controller: OwnEvictions) -> None:
+    async with play.controller() as controller:
         await play.stuck(controller)
         assert [path for _, path in play.objects.said if path.endswith(("eviction", "configmaps"))] == []
         play.world.budget("b", 1, {"app": "n0"})
@@ -446,14 +398,10 @@ def test_what_a_budget_forbids_is_not_even_asked_for() -> None:
         await controller.turn()
         assert play.evicted() == ["n0-0"]
 
-    play.run(test)
 
-
-def test_where_every_plan_is_blocked_it_backs_off() -> None:
-    play = Play()
+async def test_where_every_plan_is_blocked_it_backs_off(play: Play) -> None:
     play.objects.fail = lambda request: 429 if request.path.endswith("eviction") else 0
-
-    async def test(controller: OwnEvictions) -> None:
+    async with play.controller() as controller:
         tries = []
         await play.stuck(controller)
         for _ in range(60):
@@ -466,11 +414,8 @@ def test_where_every_plan_is_blocked_it_backs_off() -> None:
         assert 3 <= len(evictions) <= 5  # at 1, 6, 16, 36 s
         assert play.world.verbs.reservations.all() == []
 
-    play.run(test)
 
-
-def test_once_one_went_the_others_follow_when_they_may() -> None:
-    play = Play()
+async def test_once_one_went_the_others_follow_when_they_may(play: Play) -> None:
     play.world.pod("urgent", 4, priority=9, links="required")
     play.asks = lambda **more: workload("urgent", 4, priority=9, links="required")  # type: ignore[method-assign]
     play.world.node("n0", 4, links=[[0 if a == b else 1 for b in range(4)] for a in range(4)])
@@ -481,8 +426,7 @@ def test_once_one_went_the_others_follow_when_they_may() -> None:
         return 429 if real and blocked[0] else 0
 
     play.objects.fail = fail
-
-    async def test(controller: OwnEvictions) -> None:
+    async with play.controller() as controller:
         plan = plan_by_hand(play)
         await controller.turn()
         assert play.evicted() == ["n0-0"]
@@ -493,8 +437,6 @@ def test_once_one_went_the_others_follow_when_they_may() -> None:
         await play.call()
         await controller.turn()
         assert play.evicted() == ["n0-0", "n0-2"]
-
-    play.run(test)
 
 
 def plan_by_hand(play: Play) -> Any:
@@ -509,12 +451,10 @@ def plan_by_hand(play: Play) -> Any:
     return plan
 
 
-def test_without_the_lease_nobody_is_evicted() -> None:
-    play = Play()
+async def test_without_the_lease_nobody_is_evicted(play: Play) -> None:
     other = {"holderIdentity": "other", "leaseDurationSeconds": 15, "renewTime": "2026-01-01T00:00:00.000000Z"}
     play.objects.put(LEASE, {"apiVersion": "x", "kind": "Lease", "metadata": {"name": "x"}, "spec": other})
-
-    async def test(controller: OwnEvictions) -> None:
+    async with play.controller() as controller:
         await play.stuck(controller)
         assert play.evicted() == []
         [(name, reason, note)] = play.ear.heard  # it is told what the other would do, were it asked
@@ -524,16 +464,12 @@ def test_without_the_lease_nobody_is_evicted() -> None:
         await play.stuck(controller)
         await play.stuck(controller)
         assert play.evicted() == ["n0-0"]
-
-    play.run(test)
     spec = play.objects.stored[LEASE]["spec"]
     assert (spec["holderIdentity"], spec["leaseTransitions"]) == ("me", 1)
 
 
-def test_who_is_not_asked_does_not_want_the_lease() -> None:
-    play = Play()
-
-    async def test(controller: OwnEvictions) -> None:
+async def test_who_is_not_asked_does_not_want_the_lease(play: Play) -> None:
+    async with play.controller() as controller:
         await controller.turn()
         assert LEASE not in play.objects.stored
         await play.stuck(controller)
@@ -544,76 +480,55 @@ def test_who_is_not_asked_does_not_want_the_lease() -> None:
             await controller.turn()
         assert play.objects.stored[LEASE]["spec"].get("holderIdentity", "") == ""
 
-    play.run(test)
 
-
-def test_a_reservation_that_can_not_be_kept_evicts_nobody() -> None:
-    play = Play()
+async def test_a_reservation_that_can_not_be_kept_evicts_nobody(play: Play) -> None:
     play.objects.fail = lambda request: 403 if "configmaps" in request.path and request.method != "GET" else 0
-
-    async def test(controller: OwnEvictions) -> None:
+    async with play.controller() as controller:
         await play.stuck(controller)
-
-    play.run(test)
     assert play.evicted(dry_run=True) == play.evicted() == []
     assert play.world.verbs.reservations.all() == []
 
 
-def test_a_restart_takes_it_up_with_the_same_victims() -> None:
+async def test_a_restart_takes_it_up_with_the_same_victims() -> None:
     first, second = Play(nodes=2), Play(nodes=2)
     first.objects.fail = lambda request: (
         500 if request.path.endswith("eviction") and b"dryRun" not in request.body else 0
     )
     second.objects = first.objects
-
-    async def begun(controller: OwnEvictions) -> None:
+    async with first.controller() as controller:
         await first.stuck(controller)
         assert first.evicted() == []
-
-    first.run(begun)
     first.objects.fail = lambda request: 0
     first.objects.stored.pop(LEASE)
-
-    async def again(controller: OwnEvictions) -> None:
+    async with second.controller() as controller:
         assert [plan.own for plan in second.world.verbs.reservations.all()] == [True]
         await controller.turn()
         assert second.evicted() == ["n0-0"]
 
-    second.run(again)
-
 
 @pytest.mark.parametrize("version", ["1.38", "1.40"])
-def test_from_1_38_on_kube_scheduler_asks_by_itself(version: str) -> None:
-    play = Play()
+async def test_from_1_38_on_kube_scheduler_asks_by_itself(play: Play, version: str) -> None:
     settings = Settings.model_validate({"scheduler_version": version, "evictions": {"enabled": True}})
     play.world = World(settings, events=play.ear)
     play.torn("n0", 0)
     play.world.pod("urgent", 2, priority=9, links="required")
-
-    async def test(controller: OwnEvictions) -> None:
+    async with play.controller() as controller:
         await play.stuck(controller)
         assert controller._stuck == {}
 
-    play.run(test)
 
-
-def test_a_node_that_kube_scheduler_refuses_itself_does_not_hold_the_pod_up() -> None:
+async def test_a_node_that_kube_scheduler_refuses_itself_does_not_hold_the_pod_up() -> None:
     play = Play(nodes=2)
-
-    async def test(controller: OwnEvictions) -> None:
+    async with play.controller() as controller:
         await play.stuck(controller)
         play.world.gone("n1-0")
         answer = await play.world.answered("filter", json.dumps(play.world.args(play.asks(), ["n1"])).encode())
         assert json.loads(answer.body)["NodeNames"] == ["n1"]
 
-    play.run(test)
 
-
-def test_nobody_is_evicted_for_a_pod_that_fits_meanwhile() -> None:
+async def test_nobody_is_evicted_for_a_pod_that_fits_meanwhile(play: Play) -> None:
     """While one pod's evictions are written, another that was stuck is asked for again and fits elsewhere."""
-    play = Play()
-
-    async def test(controller: OwnEvictions) -> None:
+    async with play.controller() as controller:
         await play.call()
         await controller.turn()
         play.world.now += 1.1
@@ -622,13 +537,11 @@ def test_nobody_is_evicted_for_a_pod_that_fits_meanwhile() -> None:
         assert (await play.call())["NodeNames"] == ["free"]
         assert controller._evictor is not None
         await controller._plan(controller._evictor, "uid-urgent", due)
-
-    play.run(test)
     assert play.evicted() == []
     assert play.world.verbs.reservations.all() == []
 
 
-def test_a_stuck_pod_that_is_bound_while_another_waits_for_the_api_server_is_forgotten() -> None:
+async def test_a_stuck_pod_that_is_bound_while_another_waits_for_the_api_server_is_forgotten() -> None:
     play = Play(nodes=2)
     world = play.world
     second = world.pod("second", 2, priority=8, links="required")
@@ -642,23 +555,19 @@ def test_a_stuck_pod_that_is_bound_while_another_waits_for_the_api_server_is_for
         return 0
 
     play.objects.fail = meanwhile
-
-    async def test(controller: OwnEvictions) -> None:
+    async with play.controller() as controller:
         await play.call()
         await ask(world, second)
         await controller.turn()  # takes the Lease
         world.now += 1.1
         await controller.turn()
-
-    play.run(test)
     assert bound == ["free"]
     assert play.evicted() == ["n0-0"]
 
 
-def test_the_lease_is_renewed_beside_a_turn_that_takes_longer_than_it(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_lease_is_renewed_beside_a_turn_that_takes_longer_than_it(monkeypatch: pytest.MonkeyPatch) -> None:
     play = Play()
-
-    async def test(controller: OwnEvictions) -> None:
+    async with play.controller() as controller:
         await play.call()
         monkeypatch.setattr(controller, "turn", asyncio.Event().wait)
         task = asyncio.create_task(controller.run())
@@ -670,5 +579,3 @@ def test_the_lease_is_renewed_beside_a_turn_that_takes_longer_than_it(monkeypatc
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         assert stored[LEASE]["spec"]["holderIdentity"] == ""
-
-    play.run(test)

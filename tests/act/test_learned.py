@@ -72,22 +72,18 @@ def test_it_is_written_at_the_end_and_read_at_the_start() -> None:
     assert [method for method, _ in objects.said] == ["GET", "GET", "POST", "GET"]  # what is the same is not written
 
 
-def test_it_is_written_now_and_then() -> None:
+async def test_it_is_written_now_and_then() -> None:
     objects, learner = Objects(), Learner()
     learner.sizes = {"1": 1}
     written = []
-
-    async def whole() -> None:
-        async with connected(objects) as server:
-            task = asyncio.create_task(LearnedStore(map_of(server), learner.dump, learner.load, every=0.01).run())
-            await eventually(lambda: PATH in objects.stored)
-            written.append(stored(objects))
-            learner.sizes = {"1": 2}
-            await eventually(lambda: stored(objects) == {"sizes": {"1": 2}})
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-
-    run_bounded(whole())
+    async with connected(objects) as server:
+        task = asyncio.create_task(LearnedStore(map_of(server), learner.dump, learner.load, every=0.01).run())
+        await eventually(lambda: PATH in objects.stored)
+        written.append(stored(objects))
+        learner.sizes = {"1": 2}
+        await eventually(lambda: stored(objects) == {"sizes": {"1": 2}})
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
     assert written == [{"sizes": {"1": 1}}]
 
 
@@ -101,11 +97,10 @@ def test_what_is_damaged_is_learned_anew(text: str) -> None:
     assert stored(objects) == {"sizes": {}}
 
 
-def test_a_document_of_a_newer_version_is_neither_read_nor_written_over() -> None:
+async def test_a_document_of_a_newer_version_is_neither_read_nor_written_over() -> None:
     objects, learner = Objects(), Learner()
     theirs = json.dumps({"apiVersion": "gpu-extender.io/v2", "kind": "Mix", "sizes": {"8": 3}})
-
-    async def whole() -> None:
+    with logged() as lines:
         async with connected(objects) as server:
             document = LearnedStore(map_of(server), learner.dump, learner.load, newer=is_newer)
             learner.sizes = {"1": 1}
@@ -117,9 +112,6 @@ def test_a_document_of_a_newer_version_is_neither_read_nor_written_over() -> Non
             await document.begin()
             learner.sizes["1"] += 1
             await document.save()
-
-    with logged() as lines:
-        run_bounded(whole())
     assert learner.sizes == {"1": 3}
     assert objects.stored[PATH]["data"]["document"] == theirs
     assert len(lines) == 1
@@ -218,23 +210,19 @@ def test_the_mix_of_requests_outlives_a_restart() -> None:
     assert second.cluster.demand.mix.weights() == first.cluster.demand.mix.weights()
 
 
-def test_all_that_share_the_map_are_written_at_the_end() -> None:
+async def test_all_that_share_the_map_are_written_at_the_end() -> None:
     objects = Objects()
     learners = [Learner() for _ in range(5)]
-
-    async def whole() -> None:
-        async with connected(objects) as server:
-            stores = [
-                LearnedStore(map_of(server), learner.dump, learner.load, key=f"k{number}")
-                for number, learner in enumerate(learners)
-            ]
-            for store in stores:
-                await store.begin()
-            tasks = [asyncio.create_task(store.run()) for store in stores]
-            await asyncio.sleep(0)
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-
-    run_bounded(whole())
+    async with connected(objects) as server:
+        stores = [
+            LearnedStore(map_of(server), learner.dump, learner.load, key=f"k{number}")
+            for number, learner in enumerate(learners)
+        ]
+        for store in stores:
+            await store.begin()
+        tasks = [asyncio.create_task(store.run()) for store in stores]
+        await asyncio.sleep(0)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
     assert sorted(objects.stored[PATH]["data"]) == [f"k{number}" for number in range(5)]

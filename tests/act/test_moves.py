@@ -16,6 +16,11 @@ from tests.act.moved import NAME, SPREAD, TICK, Owner, Scene, carried_out, drawn
 CASES = 40
 
 
+@pytest.fixture
+def scene() -> Scene:
+    return scene_of(web(2, 2))
+
+
 def test_every_victim_has_its_place_and_the_reservation_is_kept() -> None:
     """Random clusters, restarts after one write of seven; strangers with the names of others take what is free."""
     kept = moved = rooms = 0
@@ -95,8 +100,7 @@ def test_moves_begin_at_the_latest_useful_moment() -> None:
     assert [pod.node for pod in scene.world.cluster.pods.values()] == ["n3"]
 
 
-def test_a_new_pod_of_another_size_does_not_stop_the_moves() -> None:
-    scene = scene_of(web(2, 2))
+def test_a_new_pod_of_another_size_does_not_stop_the_moves(scene: Scene) -> None:
     booked(scene)
     asyncio.run(evicts(scene))
     scene.owners[0].gpus = 3
@@ -107,8 +111,7 @@ def test_a_new_pod_of_another_size_does_not_stop_the_moves() -> None:
     assert set(scene.document) == {NAME}
 
 
-def test_an_owner_that_is_scaled_down_creates_no_pod() -> None:
-    scene = scene_of(web(2, 2))
+def test_an_owner_that_is_scaled_down_creates_no_pod(scene: Scene) -> None:
     booked(scene)
     asyncio.run(evicts(scene))
     scene.owners[0].replicas = 1
@@ -117,9 +120,8 @@ def test_an_owner_that_is_scaled_down_creates_no_pod() -> None:
 
 
 @pytest.mark.parametrize("evicted", [False, True])
-def test_a_node_with_a_place_vanishes(evicted: bool) -> None:
+def test_a_node_with_a_place_vanishes(scene: Scene, evicted: bool) -> None:
     """Before the eviction no pod moves; after it the new pod may go anywhere, and the moves go on."""
-    scene = scene_of(web(2, 2))
     booked(scene)
     if evicted:
         asyncio.run(evicts(scene))
@@ -166,8 +168,7 @@ def test_a_place_whose_node_closes_after_the_eviction_is_held_on_another_one(how
         assert set(scene.document) == {NAME}
 
 
-def test_a_place_that_no_node_has_room_for_is_searched_until_one_has() -> None:
-    scene = scene_of(web(2, 2))
+def test_a_place_that_no_node_has_room_for_is_searched_until_one_has(scene: Scene) -> None:
     booked(scene)
     asyncio.run(evicts(scene))
     scene.lose(scene.moves[0].pods[0].to)
@@ -182,8 +183,7 @@ def test_a_place_that_no_node_has_room_for_is_searched_until_one_has() -> None:
     assert set(scene.document) == {NAME}
 
 
-def test_a_wall_clock_that_is_set_back_stops_no_move() -> None:
-    scene = scene_of(web(2, 2))
+def test_a_wall_clock_that_is_set_back_stops_no_move(scene: Scene) -> None:
     booked(scene)
     scene.refuses = 1.0
     for _ in range(30):
@@ -202,9 +202,8 @@ def test_a_wall_clock_that_is_set_back_stops_no_move() -> None:
     assert scene.evicted
 
 
-def test_a_pod_that_was_there_before_does_not_take_the_place() -> None:
+def test_a_pod_that_was_there_before_does_not_take_the_place(scene: Scene) -> None:
     """A ReplicaSet has one more pod that waits; the GPUs of the place are for the successor of the evicted one."""
-    scene = scene_of(web(2, 2))
     booked(scene)
     scene.owners[0].replicas = 3  # all that is free is held
     while not scene.evicted:
@@ -216,8 +215,7 @@ def test_a_pod_that_was_there_before_does_not_take_the_place() -> None:
     assert not scene.world.cluster.pods[waiting[0]].node
 
 
-def test_a_pod_that_ends_by_itself_needs_no_place() -> None:
-    scene = scene_of(web(2, 2))
+def test_a_pod_that_ends_by_itself_needs_no_place(scene: Scene) -> None:
     booked(scene)
     asyncio.run(scene.turn())
     assert len(scene.document) == 2
@@ -255,8 +253,7 @@ def test_a_clock_that_steps_back_lets_no_pod_save_for_longer() -> None:
     assert 0 < need.until - scene.world.wall <= 600 + ASKING_SECONDS
 
 
-def test_places_of_moves_that_are_not_planned_any_more_are_given_up() -> None:
-    scene = scene_of(web(2, 2))
+def test_places_of_moves_that_are_not_planned_any_more_are_given_up(scene: Scene) -> None:
     booked(scene)
     asyncio.run(scene.turn())
     assert len(scene.document) == 2
@@ -267,9 +264,8 @@ def test_places_of_moves_that_are_not_planned_any_more_are_given_up() -> None:
     assert sum(map(gpus_of, scene.pods.values())) == 4
 
 
-def test_moves_that_are_lost_are_not_tried_again_at_once() -> None:
+def test_moves_that_are_lost_are_not_tried_again_at_once(scene: Scene) -> None:
     """Others are planned meanwhile: nothing is written over and over."""
-    scene = scene_of(web(2, 2))
     booked(scene)
     asyncio.run(scene.turn())
     scene.lose(scene.moves[0].pods[0].to)
@@ -280,9 +276,8 @@ def test_moves_that_are_lost_are_not_tried_again_at_once() -> None:
         scene.world.now += TICK
 
 
-def test_a_node_that_vanishes_at_the_last_moment_keeps_the_pod_where_it_is() -> None:
+def test_a_node_that_vanishes_at_the_last_moment_keeps_the_pod_where_it_is(scene: Scene) -> None:
     """After its place was held for the pod that comes, and before the eviction."""
-    scene = scene_of(web(2, 2))
     booked(scene)
     while not any(place.owner for place in scene.document.values()):
         asyncio.run(scene.turn())
@@ -335,8 +330,7 @@ def test_moves_that_share_nothing_run_side_by_side() -> None:
     assert len(scene.evicted) == 2
 
 
-def test_a_budget_that_refuses_for_a_minute_has_other_moves_planned() -> None:
-    scene = scene_of(web(2, 2))
+def test_a_budget_that_refuses_for_a_minute_has_other_moves_planned(scene: Scene) -> None:
     booked(scene)
     scene.refuses = 1.0
     asyncio.run(until(scene, "lost"))

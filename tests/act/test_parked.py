@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import pytest
+
 from extender.act.parked import PAUSE_SECONDS, ParkedPods
 from extender.kube.pod_writes import Patched, PatchOutcome
 from extender.objects.records import PodRecord
@@ -56,9 +58,13 @@ class Scene:
 ONCE = [("urgent", "7", "n"), ("urgent", "7+", "")]
 
 
-def test_the_first_by_priority_is_nominated_where_it_could_preempt_and_withdrawn() -> None:
+@pytest.fixture
+def scene() -> Scene:
+    return Scene()
+
+
+def test_the_first_by_priority_is_nominated_where_it_could_preempt_and_withdrawn(scene: Scene) -> None:
     """After a start, and after each call that could evict no pod; not more often than each PAUSE_SECONDS."""
-    scene = Scene()
     assert scene.turn() == ONCE
     assert scene.turn() == []
     scene.parked.not_evicted()
@@ -69,25 +75,22 @@ def test_the_first_by_priority_is_nominated_where_it_could_preempt_and_withdrawn
     assert scene.turn() == []
 
 
-def test_nothing_is_written_before_pods_can_be_evicted() -> None:
-    scene = Scene()
+def test_nothing_is_written_before_pods_can_be_evicted(scene: Scene) -> None:
     scene.can_evict = False
     assert scene.turn() == []
     scene.can_evict = True
     assert scene.turn() == ONCE
 
 
-def test_each_scheduler_has_its_own_first_pod() -> None:
-    scene = Scene()
+def test_each_scheduler_has_its_own_first_pod(scene: Scene) -> None:
     scene.world.pod("other", 4, priority=40, spec={"schedulerName": "batch"})
     assert [(name, node) for name, _, node in scene.turn()] == [
         ("other", "n"), ("other", ""), ("urgent", "n"), ("urgent", "")
     ]  # fmt: skip
 
 
-def test_pods_that_were_not_parked_are_left_alone() -> None:
+def test_pods_that_were_not_parked_are_left_alone(scene: Scene) -> None:
     """One that never preempts, one that is nominated, one with a reservation, one that outranks no pod."""
-    scene = Scene()
     scene.world.gone("urgent", "middle")
     scene.world.pod("never", 4, priority=80, never=True)
     scene.world.pod("nominated", 4, priority=70, nominated="n")
@@ -97,8 +100,7 @@ def test_pods_that_were_not_parked_are_left_alone() -> None:
     assert scene.turn() == []
 
 
-def test_a_withdrawal_that_is_not_written_is_tried_again() -> None:
-    scene = Scene()
+def test_a_withdrawal_that_is_not_written_is_tried_again(scene: Scene) -> None:
     scene.pods.outcomes = ["written", "unknown"]
     assert scene.turn() == ONCE
     assert scene.turn() == []  # the watch has not brought the nomination
@@ -107,8 +109,7 @@ def test_a_withdrawal_that_is_not_written_is_tried_again() -> None:
     assert scene.turn() == []
 
 
-def test_a_nomination_with_a_reservation_stays() -> None:
-    scene = Scene()
+def test_a_nomination_with_a_reservation_stays(scene: Scene) -> None:
     scene.pods.outcomes = ["written", "conflict"]
     scene.turn()
     scene.world.pod("urgent", 4, priority=90, nominated="n")
@@ -116,8 +117,7 @@ def test_a_nomination_with_a_reservation_stays() -> None:
     assert scene.turn() == []
 
 
-def test_a_pod_that_has_changed_is_tried_again_and_a_missing_right_is_logged_once() -> None:
-    scene = Scene()
+def test_a_pod_that_has_changed_is_tried_again_and_a_missing_right_is_logged_once(scene: Scene) -> None:
     scene.pods.outcomes = ["conflict"]
     assert scene.turn() == [("urgent", "7", "n")]
     scene.pods.outcomes = ["refused"]
@@ -130,9 +130,8 @@ def test_a_pod_that_has_changed_is_tried_again_and_a_missing_right_is_logged_onc
     assert len([line for line in lines if "pods/status" in line["event"]]) == 1
 
 
-def test_a_pod_that_was_passed_over_is_woken_once_for_each_refusal() -> None:
+def test_a_pod_that_was_passed_over_is_woken_once_for_each_refusal(scene: Scene) -> None:
     """Also one that never preempts, and one that outranks no pod."""
-    scene = Scene()
     scene.world.gone("urgent", "middle")
     scene.world.pod("never", 4, never=True)
     scene.world.pod("last", 4)
@@ -151,8 +150,7 @@ def test_a_pod_that_was_passed_over_is_woken_once_for_each_refusal() -> None:
     assert scene.turn() == []
 
 
-def test_of_a_preemptor_and_a_pod_that_was_passed_over_the_higher_priority_wakes_both() -> None:
-    scene = Scene()
+def test_of_a_preemptor_and_a_pod_that_was_passed_over_the_higher_priority_wakes_both(scene: Scene) -> None:
     scene.world.pod("above", 4, priority=95, never=True)
     scene.parked.passed_over({"uid-above": 10.0, "uid-middle": 10.0})
     assert scene.turn() == [("above", "7", "a"), ("above", "7+", "")]

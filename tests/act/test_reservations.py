@@ -19,7 +19,7 @@ from extender.settings import Settings
 from extender.times import Clock
 from tests.kube.api_server import Request, Script, client_of, no_headers
 from tests.kube.objects import Objects
-from tests.waiting import eventually, run_bounded
+from tests.waiting import eventually
 from tests.world import GPU, World, logged
 
 PATH = "/api/v1/namespaces/kube-system/configmaps/gpu-extender-reservations"
@@ -82,19 +82,18 @@ async def ask(made: World, offered: Mapping[str, list[str]], name: str = "urgent
     return said
 
 
-def run(objects: Objects, made: World, test: Callable[[ReservationStore], Awaitable[None]]) -> None:
-    async def whole() -> None:
-        async with connected(objects) as server:
-            reservations = keeper(made, server)
-            task = asyncio.create_task(reservations.run())
-            try:
-                await eventually(lambda: not reservations.missing())
-                await test(reservations)
-            finally:
-                task.cancel()
-                await asyncio.gather(task, return_exceptions=True)
-
-    run_bounded(whole())
+@asynccontextmanager
+async def served(objects: Objects, made: World) -> AsyncIterator[ReservationStore]:
+    """The reservations of a server over this API server, once they are read."""
+    async with connected(objects) as server:
+        reservations = keeper(made, server)
+        task = asyncio.create_task(reservations.run())
+        try:
+            await eventually(lambda: not reservations.missing())
+            yield reservations
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
 
 
 def entries(objects: Objects) -> dict[str, Any]:
@@ -105,10 +104,9 @@ def entries(objects: Objects) -> dict[str, Any]:
 OFFER = {"n1": ["w0", "w1"]}
 
 
-def test_the_plan_is_written_before_the_reply() -> None:
+async def test_the_plan_is_written_before_the_reply() -> None:
     objects, made = Objects(), world()
-
-    async def test(reservations: ReservationStore) -> None:
+    async with served(objects, made):
         assert entries(objects) == {}
         answer = await ask(made, OFFER)
         assert list(answer) == ["n1"]
@@ -118,34 +116,28 @@ def test_the_plan_is_written_before_the_reply() -> None:
             "format": 1, "pod": "default/urgent", "node": "n1", "victims": 0, "priority": 9,
             "amounts": {"pods": 1, GPU: 4}, "at": made.wall, "grace": 30.0,
         }  # fmt: skip
-
-    run(objects, made, test)
     assert made.metric("reservation_writes_total", result="ok") == 1
 
 
 @pytest.mark.parametrize(("status", "result"), [(403, "forbidden"), (500, "failed"), (503, "failed"), (413, "failed")])
-def test_a_write_that_fails_evicts_nobody_and_reserves_nothing(status: int, result: str) -> None:
+async def test_a_write_that_fails_evicts_nobody_and_reserves_nothing(status: int, result: str) -> None:
     objects, made = Objects(), world()
     objects.fail = lambda request: 0 if request.method == "GET" else status
-
-    async def test(reservations: ReservationStore) -> None:
-        assert await ask(made, OFFER) == {}
-        assert made.verbs.reservations.all() == []
-        latest = next(made.verbs.decisions.latest())
-        assert (latest.result, "not kept" in latest.error) == ("not-reserved", True)
-
     with logged() as lines:
-        run(objects, made, test)
+        async with served(objects, made):
+            assert await ask(made, OFFER) == {}
+            assert made.verbs.reservations.all() == []
+            latest = next(made.verbs.decisions.latest())
+            assert (latest.result, "not kept" in latest.error) == ("not-reserved", True)
     assert made.metric("reservation_writes_total", result=result) == 1
     assert len([line for line in lines if "reservations" in line["event"]]) == 1
 
 
-def test_a_slow_write_is_waited_for_and_after_a_wait_in_vain_no_longer_than_the_deadline() -> None:
+async def test_a_slow_write_is_waited_for_and_after_a_wait_in_vain_no_longer_than_the_deadline() -> None:
     """A preemptor that is refused is parked by kube-scheduler for up to 5 minutes."""
     objects, made = Objects(), world(deadline=0.05)
     made.pod("vip", 4, priority=90)
-
-    async def test(reservations: ReservationStore) -> None:
+    async with served(objects, made):
         objects.delay = 0.4  # as just after an outage
         assert list(await ask(made, OFFER)) == ["n1"]
         assert list(entries(objects)) == ["uid-urgent"]
@@ -157,16 +149,13 @@ def test_a_slow_write_is_waited_for_and_after_a_wait_in_vain_no_longer_than_the_
         assert call.result() == {}
         assert await ask(made, OFFER, "vip") == {}
         assert "not written within 0.05 s" in next(made.verbs.decisions.latest()).error
-
-    run(objects, made, test)
     assert made.metric("reservation_writes_total", result="late") == 2
 
 
-def test_a_late_write_evicts_nobody_and_is_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_late_write_evicts_nobody_and_is_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(calls, "ANSWER_SECONDS", 0.0)
     objects, made = Objects(), world(deadline=0.05)
-
-    async def test(reservations: ReservationStore) -> None:
+    async with served(objects, made) as reservations:
         objects.delay = 0.3
         assert await ask(made, OFFER) == {}
         assert made.verbs.reservations.all() == []
@@ -177,19 +166,16 @@ def test_a_late_write_evicts_nobody_and_is_taken_back(monkeypatch: pytest.Monkey
         await reservations.refresh()
         assert entries(objects) == {}
         assert made.verbs.reservations.all() == []
-
-    run(objects, made, test)
     assert made.metric("reservation_writes_total", result="late") == 1
 
 
-def test_a_request_that_hangs_holds_up_no_preemptor_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_request_that_hangs_holds_up_no_preemptor_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
     """A connection that died while the API server was away: what follows it gets another one."""
     monkeypatch.setattr("extender.act.reservations.REFRESH_SECONDS", 0.3)
     monkeypatch.setattr("extender.act.reservations.REREAD_SECONDS", 0.0)
     monkeypatch.setattr(calls, "ANSWER_SECONDS", 0.0)
     objects, made = Objects(), world(deadline=0.2)
-
-    async def test(reservations: ReservationStore) -> None:
+    async with served(objects, made):
         objects.delay, asked = 60.0, len(objects.said)
         await eventually(lambda: len(objects.said) > asked)  # it has the lock, and hangs
         assert await ask(made, OFFER) == {}
@@ -202,10 +188,8 @@ def test_a_request_that_hangs_holds_up_no_preemptor_for_long(monkeypatch: pytest
         assert tries < 20  # the hanging request is given up after 0.3 s, not after 60 s
         assert list(entries(objects)) == ["uid-urgent"]
 
-    run(objects, made, test)
 
-
-def test_the_map_is_read_again_seconds_after_an_outage(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_map_is_read_again_seconds_after_an_outage(monkeypatch: pytest.MonkeyPatch) -> None:
     """However long it was: the delays between the tries do not grow beyond two seconds."""
     delays: list[float] = []
     objects, made = Objects(), world()
@@ -217,14 +201,6 @@ def test_the_map_is_read_again_seconds_after_an_outage(monkeypatch: pytest.Monke
 
     monkeypatch.setattr("extender.act.reservations.REREAD_SECONDS", 0.0)
 
-    async def test(reservations: ReservationStore) -> None:
-        objects.fail = lambda request: 503
-        monkeypatch.setattr("extender.act.reservations.asyncio.sleep", nap)
-        await until_(lambda: len(delays) >= 30)
-        objects.fail = lambda request: 0
-        await until_(lambda: made.metric("reservations_kept") == 1)
-        monkeypatch.undo()
-
     async def until_(what: Callable[[], Any]) -> None:
         for _ in range(2000):
             if what():
@@ -232,18 +208,21 @@ def test_the_map_is_read_again_seconds_after_an_outage(monkeypatch: pytest.Monke
             await sleep(0.005)
         raise AssertionError("it did not come")
 
-    run(objects, made, test)
+    async with served(objects, made):
+        objects.fail = lambda request: 503
+        monkeypatch.setattr("extender.act.reservations.asyncio.sleep", nap)
+        await until_(lambda: len(delays) >= 30)
+        objects.fail = lambda request: 0
+        await until_(lambda: made.metric("reservations_kept") == 1)
+        monkeypatch.undo()
     assert 1.0 <= max(delays) <= 2.0
     assert len({delay for delay in delays if delay != 1.0}) > 20  # jittered
 
 
-def test_a_restart_reads_them_back_before_it_is_ready() -> None:
+async def test_a_restart_reads_them_back_before_it_is_ready() -> None:
     objects, before = Objects(), world()
-
-    async def first(reservations: ReservationStore) -> None:
+    async with served(objects, before):
         await ask(before, OFFER)
-
-    run(objects, before, first)
     plan = before.verbs.reservations.all()[0]
 
     after = world()
@@ -255,8 +234,7 @@ def test_a_restart_reads_them_back_before_it_is_ready() -> None:
     assert reservations.missing() == ["reservations: not read yet"]
 
     assert not reservations.read_back
-
-    async def second(reservations: ReservationStore) -> None:
+    async with served(objects, after) as reservations:
         assert reservations.read_back
         [again] = after.verbs.reservations.all()
         assert (again.uid, again.node, again.victims, again.amounts) == (
@@ -275,20 +253,15 @@ def test_a_restart_reads_them_back_before_it_is_ready() -> None:
             after.drop("Pod", rival)
             after.verbs.reservations.drop(f"uid-rival{priority}")
 
-    run(objects, after, second)
-
 
 @pytest.mark.parametrize("grace", [2**40, 2**62, 2**63 - 1])
-def test_a_grace_period_beyond_any_time_is_read_back(grace: int) -> None:
+async def test_a_grace_period_beyond_any_time_is_read_back(grace: int) -> None:
     """A tenant may ask for it: what is written can be read, by this version and from the one before, which wrote it."""
     objects, before = Objects(), world()
     for i in range(4):
         before.pod(f"w{i}", 2, "n1", priority=1, held=(2 * i, 2 * i + 1), grace=grace)
-
-    async def first(reservations: ReservationStore) -> None:
+    async with served(objects, before):
         await ask(before, OFFER)
-
-    run(objects, before, first)
     [plan] = before.verbs.reservations.all()
     assert plan.grace == 10**9
     kept = json.loads(entries_raw(objects)["uid-urgent"])
@@ -299,60 +272,45 @@ def test_a_grace_period_beyond_any_time_is_read_back(grace: int) -> None:
         after = world()
         for i in range(4):
             after.pod(f"w{i}", 2, "n1", priority=1, held=(2 * i, 2 * i + 1), grace=grace)
-
-        async def second(reservations: ReservationStore, after: World = after) -> None:
+        async with served(objects, after):
             [again] = after.verbs.reservations.all()
             assert (again.id, again.grace) == (plan.id, 10**9)
-
-        run(objects, after, second)
         assert after.metric("reservations_damaged_total") == 0
 
 
-def test_a_preemptor_that_went_while_we_were_away_is_forgotten_at_once() -> None:
+async def test_a_preemptor_that_went_while_we_were_away_is_forgotten_at_once() -> None:
     """Its plan is seconds old, so it is not the slack for a watch that lags: the lists are newer."""
     objects, before = Objects(), world()
-
-    async def first(reservations: ReservationStore) -> None:
+    async with served(objects, before):
         await ask(before, OFFER)
-
-    run(objects, before, first)
     after = world()
     after.gone("urgent")
-
-    async def second(reservations: ReservationStore) -> None:
+    async with served(objects, after):
         assert after.verbs.reservations.all() == []
-
-    run(objects, after, second)
     assert after.metric("reservations_released_total", cause="deleted") == 1
 
 
-def test_while_the_server_was_away_the_preemptor_could_not_come() -> None:
+async def test_while_the_server_was_away_the_preemptor_could_not_come() -> None:
     """The minute ends while nobody answers: the preemptor is tried again within ten seconds of our start."""
     objects, before = Objects(), world()
-
-    async def first(reservations: ReservationStore) -> None:
+    async with served(objects, before) as reservations:
         await ask(before, OFFER)
         before.gone("w2", "w3")
         before.verbs.releases.sweep(before.now)
         await reservations.refresh()
         assert "emptied" in entries(objects)["uid-urgent"]
-
-    run(objects, before, first)
     after = world()
     after.gone("w2", "w3")
     after.now += 70.0
-
-    async def second(reservations: ReservationStore) -> None:
+    async with served(objects, after):
         after.now += 11.0
         after.verbs.releases.sweep(after.now)
         assert len(after.verbs.reservations.all()) == 1
         after.now += 2.0
         assert released(after) == ["not-used"]
 
-    run(objects, after, second)
 
-
-def test_what_is_damaged_is_dropped_and_the_rest_stays() -> None:
+async def test_what_is_damaged_is_dropped_and_the_rest_stays() -> None:
     made = world()
     good = {"format": 1, "node": "n1", "victims": ["uid-w0"], "amounts": {GPU: 4}, "priority": 9, "at": made.wall}
     damaged = {
@@ -377,13 +335,10 @@ def test_what_is_damaged_is_dropped_and_the_rest_stays() -> None:
     }
     objects = Objects()
     objects.put(PATH, {"metadata": {}, "data": damaged | {"uid-urgent": json.dumps(good)}})
-
-    async def test(reservations: ReservationStore) -> None:
-        assert [plan.uid for plan in made.verbs.reservations.all()] == ["uid-urgent"]
-        await eventually(lambda: list(entries_raw(objects)) == ["uid-urgent"])
-
     with logged() as lines:
-        run(objects, made, test)
+        async with served(objects, made):
+            assert [plan.uid for plan in made.verbs.reservations.all()] == ["uid-urgent"]
+            await eventually(lambda: list(entries_raw(objects)) == ["uid-urgent"])
     assert made.metric("reservations_damaged_total") == len(damaged)
     assert sum(line["event"] == "a reservation cannot be read, and is dropped" for line in lines) == len(damaged)
 
@@ -393,33 +348,29 @@ def newer_entry(made: World, **fields: Any) -> str:
     return json.dumps({"format": 2, "places": [{"node": "n1"}], "since": made.wall, **fields})
 
 
-def test_an_entry_of_a_newer_version_is_left_as_it_is() -> None:
+async def test_an_entry_of_a_newer_version_is_left_as_it_is() -> None:
     made, objects = world(), Objects()
     theirs = newer_entry(made)
     objects.put(PATH, {"metadata": {}, "data": {"uid-urgent": theirs}})
     made.pod("other", 4, priority=9)
-
-    async def test(reservations: ReservationStore) -> None:
-        assert made.verbs.reservations.all() == []
-        assert await ask(made, OFFER) == {}, "others may be terminating for this pod"
-        assert list(await ask(made, OFFER, "other")) == ["n1"]
-        for _ in range(3):
-            made.now += 6.0  # the map is read again
-            await reservations.refresh()
-        assert entries_raw(objects)["uid-urgent"] == theirs
-        assert entries(objects)["uid-other"]["format"] == 1
-
     with logged() as lines:
-        run(objects, made, test)
+        async with served(objects, made) as reservations:
+            assert made.verbs.reservations.all() == []
+            assert await ask(made, OFFER) == {}, "others may be terminating for this pod"
+            assert list(await ask(made, OFFER, "other")) == ["n1"]
+            for _ in range(3):
+                made.now += 6.0  # the map is read again
+                await reservations.refresh()
+            assert entries_raw(objects)["uid-urgent"] == theirs
+            assert entries(objects)["uid-other"]["format"] == 1
     events = [line["event"] for line in lines]
     assert events.count("a reservation of a newer version is left as it is") == 1
     assert made.metric("reservations_damaged_total") == 0
 
 
-def test_a_newer_version_that_writes_beside_this_one_is_not_written_over() -> None:
+async def test_a_newer_version_that_writes_beside_this_one_is_not_written_over() -> None:
     made, objects = world(), Objects()
-
-    async def test(reservations: ReservationStore) -> None:
+    async with served(objects, made) as reservations:
         assert list(await ask(made, OFFER)) == ["n1"]
         theirs = newer_entry(made)
         objects.put(PATH, {"metadata": {}, "data": {"uid-urgent": theirs}})
@@ -436,14 +387,11 @@ def test_a_newer_version_that_writes_beside_this_one_is_not_written_over() -> No
         [plan] = made.verbs.reservations.all()
         assert plan.victims == ("uid-w2", "uid-w3"), "a version that is read again counts again"
 
-    run(objects, made, test)
 
-
-def test_an_entry_of_a_newer_version_for_a_pod_that_the_watch_has_not_brought_stays_for_a_minute() -> None:
+async def test_an_entry_of_a_newer_version_for_a_pod_that_the_watch_has_not_brought_stays_for_a_minute() -> None:
     made, objects = world(), Objects()
     objects.put(PATH, {"metadata": {}, "data": {"uid-late": newer_entry(made)}})
-
-    async def test(reservations: ReservationStore) -> None:
+    async with served(objects, made) as reservations:
         for _ in range(9):
             made.now += 6.0
             await reservations.refresh()
@@ -451,8 +399,6 @@ def test_an_entry_of_a_newer_version_for_a_pod_that_the_watch_has_not_brought_st
         made.now += 6.0
         await reservations.refresh()
         assert not entries_raw(objects)
-
-    run(objects, made, test)
 
 
 def of_a_deleted_pod(made: World) -> None:
@@ -468,12 +414,11 @@ def of_long_ago(made: World) -> None:
 
 
 @pytest.mark.parametrize("over", [of_a_deleted_pod, of_a_bound_pod, of_long_ago])
-def test_an_entry_of_a_newer_version_that_is_over_leaves_the_map(over: Callable[[World], None]) -> None:
+async def test_an_entry_of_a_newer_version_that_is_over_leaves_the_map(over: Callable[[World], None]) -> None:
     made, objects = world(), Objects()
     made.node("n2", 8)
     objects.put(PATH, {"metadata": {}, "data": {"uid-urgent": newer_entry(made)}})
-
-    async def test(reservations: ReservationStore) -> None:
+    async with served(objects, made) as reservations:
         made.now += 500.0
         await reservations.refresh()
         assert list(entries_raw(objects)) == ["uid-urgent"]
@@ -482,8 +427,6 @@ def test_an_entry_of_a_newer_version_that_is_over_leaves_the_map(over: Callable[
         assert not entries_raw(objects)
         if over is of_long_ago:
             assert list(await ask(made, OFFER)) == ["n1"]
-
-    run(objects, made, test)
 
 
 def entries_raw(objects: Objects) -> dict[str, str]:
@@ -506,7 +449,7 @@ FORGED: dict[str, tuple[dict[str, Any], str]] = {
 
 @pytest.mark.parametrize("late", [False, True], ids=["before the lists", "later"])
 @pytest.mark.parametrize(("change", "why"), FORGED.values(), ids=FORGED)
-def test_a_plan_that_contradicts_the_cluster_is_dropped_and_reported(
+async def test_a_plan_that_contradicts_the_cluster_is_dropped_and_reported(
     change: dict[str, Any], why: str, late: bool
 ) -> None:
     objects, made = Objects(), world()
@@ -519,25 +462,22 @@ def test_a_plan_that_contradicts_the_cluster_is_dropped_and_reported(
         "format": 1, "pod": "default/urgent", "node": "n1", "victims": ["uid-w0", "uid-w1"], "priority": 9,
         "amounts": {GPU: 4, "pods": 1}, "at": made.wall, "grace": 30.0,
     }  # fmt: skip
-
-    async def test(reservations: ReservationStore) -> None:
-        if late:
-            objects.put(PATH, {"metadata": {}, "data": {"uid-urgent": json.dumps(good | change)}})
-            made.now += 6.0
-            await reservations.refresh()
-        assert made.verbs.reservations.all() == []
-        await eventually(lambda: not entries_raw(objects))
-
     if not late:
         objects.put(PATH, {"metadata": {}, "data": {"uid-urgent": json.dumps(good | change)}})
     with logged() as lines:
-        run(objects, made, test)
+        async with served(objects, made) as reservations:
+            if late:
+                objects.put(PATH, {"metadata": {}, "data": {"uid-urgent": json.dumps(good | change)}})
+                made.now += 6.0
+                await reservations.refresh()
+            assert made.verbs.reservations.all() == []
+            await eventually(lambda: not entries_raw(objects))
     assert made.metric("reservations_damaged_total") == 1
     [line] = [line for line in lines if "contradicts the cluster" in line["event"]]
     assert (line["pod"], why in line["err"]) == ("default/urgent", True)
 
 
-def test_what_a_plan_says_of_itself_keeps_it_no_longer() -> None:
+async def test_what_a_plan_says_of_itself_keeps_it_no_longer() -> None:
     """CPU, memory and grace are those that we see, and the minute of places that are free does not begin anew."""
     objects, made = Objects(), world()
     entry = {
@@ -545,8 +485,7 @@ def test_what_a_plan_says_of_itself_keeps_it_no_longer() -> None:
         "amounts": {GPU: 4, "pods": 1, "cpu": 10**12, "memory": 10**15}, "at": made.wall, "grace": 1e9,
     }  # fmt: skip
     objects.put(PATH, {"metadata": {}, "data": {"uid-urgent": json.dumps(entry)}})
-
-    async def test(reservations: ReservationStore) -> None:
+    async with served(objects, made) as reservations:
         [plan] = made.verbs.reservations.all()
         assert plan.amounts == made.cluster.amounts(made.cluster.pods["uid-urgent"])
         assert plan.grace == 30
@@ -564,16 +503,13 @@ def test_what_a_plan_says_of_itself_keeps_it_no_longer() -> None:
         made.now = first + 61.0
         assert released(made) == ["not-used"]
 
-    run(objects, made, test)
 
-
-def test_another_instance_wrote_meanwhile() -> None:
+async def test_another_instance_wrote_meanwhile() -> None:
     """Its entry is taken over, ours is written with it; what it removed is gone for us too."""
     objects, made = Objects(), world()
     made.node("n2", 8)
     made.pod("theirs", 2, priority=7)
-
-    async def test(reservations: ReservationStore) -> None:
+    async with served(objects, made):
         await ask(made, OFFER)
         other = json.loads(entries_raw(objects)["uid-urgent"]) | {
             "node": "n2", "victims": ["x"], "priority": 7, "pod": "default/theirs", "amounts": {"pods": 1, GPU: 2},
@@ -585,36 +521,32 @@ def test_another_instance_wrote_meanwhile() -> None:
         assert set(entries(objects)) == {"uid-theirs", "uid-second"}
         assert {plan.uid for plan in made.verbs.reservations.all()} == {"uid-theirs", "uid-second"}
 
-    run(objects, made, test)
-
 
 @pytest.mark.parametrize(
     ("victims", "priority", "kept"),
     [(["w2", "w3"], 9, False), (["w1", "w2"], 9, False), (["w2", "w3"], 10, False), (["w0", "w1"], 9, True),
      (["w2", "w3"], 8, True)],
 )  # fmt: skip
-def test_no_victim_is_planned_for_two_pods_by_two_instances(victims: list[str], priority: int, kept: bool) -> None:
+async def test_no_victim_is_planned_for_two_pods_by_two_instances(
+    victims: list[str], priority: int, kept: bool
+) -> None:
     """The plan that is written first stands, unless its pod has a lower priority. The node is full; w2 and w3 are the
     cheapest."""
     objects, made = Objects(), world(evicts=True)
     made.pod("theirs", 4, priority=priority)
-
-    async def test(reservations: ReservationStore) -> None:
+    async with served(objects, made):
         objects.put(PATH, of_theirs(made, victims, priority))
         answer = await ask(made, OFFER)
         assert bool(answer) is kept
         assert ("uid-urgent" in entries(objects)) is kept
         assert "uid-theirs" in entries(objects)
 
-    run(objects, made, test)
-
 
 @pytest.mark.parametrize("gpus", [4, 2])
-def test_no_pod_gets_two_plans_by_two_instances(gpus: int) -> None:
+async def test_no_pod_gets_two_plans_by_two_instances(gpus: int) -> None:
     """The one that is written first stands; one that contradicts the cluster does not."""
     objects, made = Objects(), world(evicts=True)
-
-    async def test(reservations: ReservationStore) -> None:
+    async with served(objects, made):
         entry = json.loads(of_theirs(made, ["w0", "w1"])["data"]["uid-theirs"])
         theirs = entry | {"pod": "default/urgent", "amounts": {"pods": 1, GPU: gpus}}
         objects.put(PATH, {"metadata": {}, "data": {"uid-urgent": json.dumps(theirs)}})
@@ -623,8 +555,6 @@ def test_no_pod_gets_two_plans_by_two_instances(gpus: int) -> None:
         assert plan is not None
         assert plan.victims == (("uid-w0", "uid-w1") if gpus == 4 else ("uid-w2", "uid-w3"))
         assert entries(objects)["uid-urgent"]["victims"] == list(plan.victims)
-
-    run(objects, made, test)
 
 
 def of_theirs(made: World, victims: list[str], priority: int = 9) -> dict[str, Any]:
@@ -636,26 +566,22 @@ def of_theirs(made: World, victims: list[str], priority: int = 9) -> dict[str, A
     return {"metadata": {}, "data": {"uid-theirs": json.dumps(entry)}}
 
 
-def test_the_plan_of_a_pod_that_the_watch_has_not_brought_counts() -> None:
+async def test_the_plan_of_a_pod_that_the_watch_has_not_brought_counts() -> None:
     objects, made = Objects(), world(evicts=True)
-
-    async def test(reservations: ReservationStore) -> None:
+    async with served(objects, made):
         objects.put(PATH, of_theirs(made, ["w2", "w3"]))
         assert await ask(made, OFFER) == {}
 
-    run(objects, made, test)
-
 
 @pytest.mark.parametrize("by", ["a reply", "the round"])
-def test_a_plan_that_waits_beside_another_write_is_compared_too(by: str) -> None:
+async def test_a_plan_that_waits_beside_another_write_is_compared_too(by: str) -> None:
     objects, made = Objects(), world(evicts=True)
     made.pod("theirs", 4, priority=9)
     made.node("n2", 8)
     for i in range(4):
         made.pod(f"x{i}", 2, "n2", priority=1, held=(2 * i, 2 * i + 1))
     made.pod("beside", 4, priority=9)
-
-    async def test(reservations: ReservationStore) -> None:
+    async with served(objects, made) as reservations:
         objects.put(PATH, of_theirs(made, ["w2", "w3"]))
         objects.delay = 0.05
         if by == "the round":
@@ -671,15 +597,12 @@ def test_a_plan_that_waits_beside_another_write_is_compared_too(by: str) -> None
         await first
         assert set(entries(objects)) == {"uid-theirs", "uid-beside"}
 
-    run(objects, made, test)
 
-
-def test_a_plan_that_another_instance_replaced_is_taken_over() -> None:
+async def test_a_plan_that_another_instance_replaced_is_taken_over() -> None:
     """Else both would write their own again and again, and a restart might read the one that is over."""
     objects, made = Objects(), world()
     made.node("n2", 8)
-
-    async def test(reservations: ReservationStore) -> None:
+    async with served(objects, made) as reservations:
         assert await ask(made, OFFER)
         stored = objects.stored[PATH]
         entry = json.loads(stored["data"]["uid-urgent"]) | {"node": "n2", "victims": ["uid-other"]}
@@ -689,8 +612,6 @@ def test_a_plan_that_another_instance_replaced_is_taken_over() -> None:
         await reservations.refresh()
         assert [plan.node for plan in made.verbs.reservations.all()] == ["n2"]
         assert entries(objects)["uid-urgent"]["node"] == "n2"
-
-    run(objects, made, test)
 
 
 def rewritten(objects: Objects, change: Callable[[dict[str, Any]], dict[str, Any]]) -> str:
@@ -702,11 +623,10 @@ def rewritten(objects: Objects, change: Callable[[dict[str, Any]], dict[str, Any
     return text
 
 
-def test_a_field_of_a_version_to_come_stays() -> None:
+async def test_a_field_of_a_version_to_come_stays() -> None:
     """Each version wrote the entry anew without the fields of the other, in turns."""
     objects, made = Objects(), world()
-
-    async def test(reservations: ReservationStore) -> None:
+    async with served(objects, made) as reservations:
         assert await ask(made, OFFER)
         text = rewritten(objects, lambda entry: {"later": {"a": [1]}} | entry)
         for _ in range(3):
@@ -720,13 +640,10 @@ def test_a_field_of_a_version_to_come_stays() -> None:
         plan = reservations._entries.plan("uid-urgent", entries_raw(objects)["uid-urgent"], made.now)
         assert fields(reservations._entries.text(plan)) == entry
 
-    run(objects, made, test)
 
-
-def test_what_an_older_version_leaves_out_is_written_once() -> None:
+async def test_what_an_older_version_leaves_out_is_written_once() -> None:
     objects, made = Objects(), world()
-
-    async def test(reservations: ReservationStore) -> None:
+    async with served(objects, made) as reservations:
         assert await ask(made, OFFER)
         made.pod("w2", 2, "n1", priority=1, terminating=made.wall + 30)
         await reservations.refresh()
@@ -744,15 +661,12 @@ def test_what_an_older_version_leaves_out_is_written_once() -> None:
         [plan] = made.verbs.reservations.all()
         assert plan.victims == ("uid-w0", "uid-w1"), "what another version changes counts all the same"
 
-    run(objects, made, test)
 
-
-def test_a_map_that_was_deleted_is_made_anew() -> None:
+async def test_a_map_that_was_deleted_is_made_anew() -> None:
     """What it had is not over: the victims are gone, and their GPUs are the preemptor's."""
     objects, made = Objects(), world()
     made.pod("second", 2, priority=9)
-
-    async def test(reservations: ReservationStore) -> None:
+    async with served(objects, made) as reservations:
         await ask(made, OFFER)
         del objects.stored[PATH]
         made.now += 6.0
@@ -763,57 +677,45 @@ def test_a_map_that_was_deleted_is_made_anew() -> None:
         await reservations.refresh()
         assert sorted(entries(objects)) == ["uid-second", "uid-urgent"]
 
-    run(objects, made, test)
 
-
-def test_no_right_to_read_is_said_once_and_does_not_stop_the_scheduling() -> None:
+async def test_no_right_to_read_is_said_once_and_does_not_stop_the_scheduling() -> None:
     objects, made = Objects(fail=lambda request: 403), world()
-
-    async def test(reservations: ReservationStore) -> None:
-        assert reservations.missing() == []
-        for _ in range(3):
-            assert await ask(made, OFFER) == {}
-
     with logged() as lines:
-        run(objects, made, test)
+        async with served(objects, made) as reservations:
+            assert reservations.missing() == []
+            for _ in range(3):
+                assert await ask(made, OFFER) == {}
     said = [line for line in lines if line["log_level"] == "error"]
     assert len(said) == 1
     assert "reservations.store" in said[0]["event"]
     assert made.metric("reservations_kept") == 0
 
 
-def test_memory_asks_nobody() -> None:
+async def test_memory_asks_nobody() -> None:
     objects, made = Objects(), world("memory")
-
-    async def test(reservations: ReservationStore) -> None:
+    async with served(objects, made):
         assert list(await ask(made, OFFER)) == ["n1"]
         assert objects.said == []
 
-    run(objects, made, test)
 
-
-def test_one_patch_a_reply_and_nothing_is_read_before_it() -> None:
+async def test_one_patch_a_reply_and_nothing_is_read_before_it() -> None:
     objects, made = Objects(), world()
     made.pod("vip", 4, priority=90)
-
-    async def test(reservations: ReservationStore) -> None:
+    async with served(objects, made):
         assert list(await ask(made, OFFER)) == ["n1"]  # makes the map
         asked = len(objects.said)
         assert list(await ask(made, OFFER, "vip")) == ["n1"]
         assert objects.said[asked:] == [("PATCH", PATH)]
-
-    run(objects, made, test)
     [patch] = objects.patched
     assert list(patch) == ["metadata", "data"]
     assert list(patch["data"]) == ["uid-vip"]
 
 
-def test_after_a_write_that_failed_the_next_reply_reads_nothing() -> None:
+async def test_after_a_write_that_failed_the_next_reply_reads_nothing() -> None:
     """The version that is known stays: the late write would be rejected."""
     objects, made = Objects(), world(deadline=0.2)
     made.pod("vip", 4, priority=90)
-
-    async def test(reservations: ReservationStore) -> None:
+    async with served(objects, made):
         await ask(made, OFFER)
         objects.fail = lambda request: 502 if request.method == "PATCH" else 0
         assert await ask(made, OFFER, "vip") == {}
@@ -824,31 +726,25 @@ def test_after_a_write_that_failed_the_next_reply_reads_nothing() -> None:
         assert [method for method, _ in objects.said[asked:]] == ["PATCH"]
         assert sorted(entries(objects)) == ["uid-urgent", "uid-vip"]
 
-    run(objects, made, test)
 
-
-def test_a_write_whose_answer_is_lost_is_sent_again_and_its_conflict_leads_to_a_read() -> None:
+async def test_a_write_whose_answer_is_lost_is_sent_again_and_its_conflict_leads_to_a_read() -> None:
     objects, made = Objects(), world()
     made.pod("vip", 4, priority=90)
-
-    async def test(reservations: ReservationStore) -> None:
+    async with served(objects, made):
         await ask(made, OFFER)
         objects.lost, asked = True, len(objects.said)
         assert list(await ask(made, OFFER, "vip")) == ["n1"]
         assert [method for method, _ in objects.said[asked:]] == ["PATCH", "PATCH", "GET"]
         assert sorted(entries(objects)) == ["uid-urgent", "uid-vip"]
 
-    run(objects, made, test)
 
-
-def test_replies_that_wait_are_written_together() -> None:
+async def test_replies_that_wait_are_written_together() -> None:
     objects, made = Objects(), world()
     for i in range(3):
         made.pod(f"vip{i}", 1, priority=90 + i)
     amounts = tuple(int(name == GPU) for name in made.cluster.resources)
     plans = [Reservation(f"uid-vip{i}", "n1", (f"uid-w{i}",), amounts, 90 + i, made.now, own=True) for i in range(3)]
-
-    async def test(reservations: ReservationStore) -> None:
+    async with served(objects, made) as reservations:
         await ask(made, OFFER)
         asked, objects.delay = len(objects.said), 0.1
         for plan in plans:
@@ -857,22 +753,17 @@ def test_replies_that_wait_are_written_together() -> None:
         assert len(objects.said) - asked <= 2
         assert len(entries(objects)) == 4
 
-    run(objects, made, test)
 
-
-def test_entries_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_entries_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("extender.act.reservations.MOST_ENTRIES", 2)
     objects, made = Objects(), world()
     for i in range(2):
         made.pod(f"other{i}", 1, priority=9)
         amounts = tuple(int(name == GPU) for name in made.cluster.resources)
         made.verbs.reservations.add(Reservation(f"uid-other{i}", "n1", ("uid-w3",), amounts, 9, made.now, own=True))
-
-    async def test(reservations: ReservationStore) -> None:
+    async with served(objects, made):
         assert await ask(made, OFFER) == {}
         assert next(made.verbs.decisions.latest()).error.endswith("there are 2 reservations already")
-
-    run(objects, made, test)
 
 
 # -- what releases -----------------------------------------------------------------------------------------------------
@@ -1150,52 +1041,44 @@ def test_a_node_whose_victims_still_terminate_is_evictable_for_its_preemptor() -
 # -- the client --------------------------------------------------------------------------------------------------------
 
 
-def test_a_change_writes_its_keys_alone_and_loses_no_update() -> None:
+async def test_a_change_writes_its_keys_alone_and_loses_no_update() -> None:
     objects = Objects()
-
-    async def test() -> None:
-        async with connected(objects) as server:
-            one, other = (ConfigMap(server, "kube-system", "gpu-extender-reservations") for _ in range(2))
-            assert await one.read() == StoredTexts({}, "")
-            first = await one.change({"a": "1", "gone": None}, "")  # it does not exist yet
-            assert objects.stored[PATH]["data"] == {"a": "1"}
-            second = await other.change({"b": "2"}, first)
-            with pytest.raises(VersionConflict):
-                await one.change({"a": None}, first)
-            third = await one.change({"a": None, "c": "3"}, second)
-            assert await one.read() == StoredTexts({"b": "2", "c": "3"}, third)
-            with pytest.raises(VersionConflict):
-                await one.change({"d": "4"}, "")  # it exists
-            del objects.stored[PATH]
-            with pytest.raises(VersionConflict):
-                await one.change({"d": "4"}, third)
-
-    run_bounded(test())
+    async with connected(objects) as server:
+        one, other = (ConfigMap(server, "kube-system", "gpu-extender-reservations") for _ in range(2))
+        assert await one.read() == StoredTexts({}, "")
+        first = await one.change({"a": "1", "gone": None}, "")  # it does not exist yet
+        assert objects.stored[PATH]["data"] == {"a": "1"}
+        second = await other.change({"b": "2"}, first)
+        with pytest.raises(VersionConflict):
+            await one.change({"a": None}, first)
+        third = await one.change({"a": None, "c": "3"}, second)
+        assert await one.read() == StoredTexts({"b": "2", "c": "3"}, third)
+        with pytest.raises(VersionConflict):
+            await one.change({"d": "4"}, "")  # it exists
+        del objects.stored[PATH]
+        with pytest.raises(VersionConflict):
+            await one.change({"d": "4"}, third)
     [patch, *_] = objects.patched
     assert patch == {"metadata": {"resourceVersion": "2", "managedFields": [{}]}, "data": {"b": "2"}}
 
 
-def test_requests_say_what_they_are() -> None:
+async def test_requests_say_what_they_are() -> None:
     kinds: list[str] = []
 
     def note(request: Request) -> int:
         kinds.append(request.headers.get("content-type", ""))
         return 0
 
-    async def test() -> None:
-        async with connected(Objects(stored={"/x": {"metadata": {"resourceVersion": "1"}}}, fail=note)) as server:
-            await server.patch("/x", b'{"a":1}')
-            await server.put("/x", b'{"metadata":{"resourceVersion":"2"}}')
-
-    run_bounded(test())
+    async with connected(Objects(stored={"/x": {"metadata": {"resourceVersion": "1"}}}, fail=note)) as server:
+        await server.patch("/x", b'{"a":1}')
+        await server.put("/x", b'{"metadata":{"resourceVersion":"2"}}')
     assert kinds == ["application/merge-patch+json", "application/json"]
 
 
-def test_after_a_write_that_failed_it_tries_to_write_until_that_succeeds() -> None:
+async def test_after_a_write_that_failed_it_tries_to_write_until_that_succeeds() -> None:
     """The right to read the map is not the right to write it."""
     objects, made = Objects(), world()
-
-    async def test(reservations: ReservationStore) -> None:
+    async with served(objects, made) as reservations:
         assert reservations.is_writable
         objects.fail = lambda request: 0 if request.method == "GET" else 403
         assert await ask(made, OFFER) == {}
@@ -1207,5 +1090,3 @@ def test_after_a_write_that_failed_it_tries_to_write_until_that_succeeds() -> No
         await eventually(lambda: reservations.is_writable)
         assert made.metric("reservations_kept") == 1
         assert entries(objects) == {}
-
-    run(objects, made, test)

@@ -37,7 +37,6 @@ from extender.times import Clock
 from tests.act.test_learned import map_of
 from tests.act.test_reservations import connected
 from tests.kube.objects import Objects
-from tests.waiting import run_bounded
 from tests.world import JSON, WALL, World, machine, workload
 
 ASKS = {"evictions": {"enabled": True}, "preemption": {"mostWaitSeconds": {"prod": 600}}}
@@ -79,8 +78,12 @@ class Case:
         return work_lost(cluster, pod, int(WALL * 1000), 600)
 
 
-def test_who_ignores_requests_is_believed_less_and_then_not_asked_until_it_is_long_ago() -> None:
-    case = Case()
+@pytest.fixture
+def case() -> Case:
+    return Case()
+
+
+def test_who_ignores_requests_is_believed_less_and_then_not_asked_until_it_is_long_ago(case: Case) -> None:
     case.pod("a", "liar")
     case.pod("b", "other")
     case.pod("c", "far", "elsewhere")
@@ -99,8 +102,7 @@ def test_who_ignores_requests_is_believed_less_and_then_not_asked_until_it_is_lo
     assert (case.price("a"), case.price("b"), json.loads(case.history.dump())["namespaces"]) == (60, 60, {})
 
 
-def test_who_saves_is_believed_whatever_its_namespace_does() -> None:
-    case = Case()
+def test_who_saves_is_believed_whatever_its_namespace_does(case: Case) -> None:
     case.pod("a", "honest")
     for number in range(20):
         case.passes(100)
@@ -109,8 +111,7 @@ def test_who_saves_is_believed_whatever_its_namespace_does() -> None:
     assert case.price("a") < 100
 
 
-def test_a_new_name_is_worth_no_more_than_its_namespace() -> None:
-    case = Case()
+def test_a_new_name_is_worth_no_more_than_its_namespace(case: Case) -> None:
     prices = []
     for number in range(13):
         case.pod("a", f"name-{number}")
@@ -121,8 +122,7 @@ def test_a_new_name_is_worth_no_more_than_its_namespace() -> None:
     assert prices[12] == 1000  # after twelve of them no new name is asked
 
 
-def test_members_of_a_gang_are_one_answer() -> None:
-    case = Case()
+def test_members_of_a_gang_are_one_answer(case: Case) -> None:
     for _ in range(100):
         case.note("gang")
         case.passes(0.3)
@@ -164,8 +164,7 @@ def test_a_tenant_displaces_its_own_alone_and_the_text_is_bounded() -> None:
     assert min(numbers) == (MOST_OWNERS - 4) * MOST_NAMESPACES  # the latest ones count most
 
 
-def test_an_owner_has_a_short_text_whatever_it_is_called() -> None:
-    case = Case()
+def test_an_owner_has_a_short_text_whatever_it_is_called(case: Case) -> None:
     case.pod("a", "\u0001\u00e9" * 200)
     case.pod("b", "plain")
     pods, objects = case.world.cluster.pods, case.world.cluster.gangs.objects
@@ -174,37 +173,29 @@ def test_an_owner_has_a_short_text_whatever_it_is_called() -> None:
     assert top_owner(pods["uid-b"], objects) == "Training/plain"
 
 
-def test_an_instance_that_learns_nothing_lets_time_pass_too() -> None:
+async def test_an_instance_that_learns_nothing_lets_time_pass_too() -> None:
     objects, case = Objects(), Case()
-
-    async def whole() -> None:
-        async with connected(objects) as server:
-            store = SaveHistoryStore(map_of(server), case.history)
-            case.note("liar")
-            await store.save()
-            case.passes(20 * HALF_LIFE_SECONDS)
-            await store.save()
-
-    run_bounded(whole())
+    async with connected(objects) as server:
+        store = SaveHistoryStore(map_of(server), case.history)
+        case.note("liar")
+        await store.save()
+        case.passes(20 * HALF_LIFE_SECONDS)
+        await store.save()
     assert not case.world.cluster.save_answers
 
 
-def test_two_servers_store_it_beside_the_demand_mix_and_take_over_what_the_other_has_learned() -> None:
+async def test_two_servers_store_it_beside_the_demand_mix_and_take_over_what_the_other_has_learned() -> None:
     objects, first, second = Objects(), Case(), Case()
-
-    async def whole() -> None:
-        async with connected(objects) as server:
-            stores = [SaveHistoryStore(map_of(server), case.history) for case in (first, second)]
-            await LearnedStore(map_of(server), lambda: "mix", lambda text: None).save()
-            for store in stores:
-                await store.begin()
-            first.note("liar")
-            second.note("other", "elsewhere")
-            for store in (*stores, *stores):
-                await store.save()
-            await LearnedStore(map_of(server), lambda: "mix 2", lambda text: None).save()  # of an older version too
-
-    run_bounded(whole())
+    async with connected(objects) as server:
+        stores = [SaveHistoryStore(map_of(server), case.history) for case in (first, second)]
+        await LearnedStore(map_of(server), lambda: "mix", lambda text: None).save()
+        for store in stores:
+            await store.begin()
+        first.note("liar")
+        second.note("other", "elsewhere")
+        for store in (*stores, *stores):
+            await store.save()
+        await LearnedStore(map_of(server), lambda: "mix 2", lambda text: None).save()  # of an older version too
     assert first.history.dump() == second.history.dump()
     assert sorted(second.world.cluster.save_answers) == ["default", "elsewhere"]
     (stored,) = [made for path, made in objects.stored.items() if path.endswith("gpu-extender-mix")]
@@ -250,25 +241,20 @@ def test_a_damaged_text_is_none(text: str) -> None:
     assert not is_newer(text, ANSWERS_FORMAT)
 
 
-def test_a_text_of_a_version_to_come_stays() -> None:
+async def test_a_text_of_a_version_to_come_stays() -> None:
     objects, case, text = Objects(), Case(), '{"format":2,"what":3}'
     assert is_newer(text, ANSWERS_FORMAT)
-
-    async def whole() -> None:
-        async with connected(objects) as server:
-            await LearnedStore(map_of(server), lambda: text, lambda text: None, key=ANSWERS_KEY).save()
-            store = SaveHistoryStore(map_of(server), case.history)
-            await store.begin()
-            case.note("liar")
-            await store.save()
-
-    run_bounded(whole())
+    async with connected(objects) as server:
+        await LearnedStore(map_of(server), lambda: text, lambda text: None, key=ANSWERS_KEY).save()
+        store = SaveHistoryStore(map_of(server), case.history)
+        await store.begin()
+        case.note("liar")
+        await store.save()
     (stored,) = [made for path, made in objects.stored.items() if path.endswith("gpu-extender-mix")]
     assert stored["data"] == {ANSWERS_KEY: text}
 
 
-def test_a_record_of_the_cluster_has_it() -> None:
-    case = Case()
+def test_a_record_of_the_cluster_has_it(case: Case) -> None:
     case.pod("a", "liar")
     case.note("liar")
     saved, objects = save(case.world.cluster, case.world.now)()
@@ -278,8 +264,7 @@ def test_a_record_of_the_cluster_has_it() -> None:
     assert again.price("a") == case.price("a") == 60 + 940 * 730 // 1000
 
 
-def test_explain_states_it() -> None:
-    case = Case()
+def test_explain_states_it(case: Case) -> None:
     case.pod("a", "liar")
     case.note("liar")
     limits, pod = case.world.cluster.limits, case.world.cluster.pods["uid-a"]
@@ -291,8 +276,7 @@ def test_explain_states_it() -> None:
     assert case.world.cluster.save_answers["default"].owners["Training/liar"] >= NOT_ASKED
 
 
-def test_top_and_the_page_name_those_that_ignore_most() -> None:
-    case = Case()
+def test_top_and_the_page_name_those_that_ignore_most(case: Case) -> None:
     for number in range(MOST_IGNORING + 2):
         case.note(f"liar-{number:02}", f"ns-{number:02}")
     case.passes(100)

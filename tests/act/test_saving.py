@@ -5,10 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from functools import wraps
-from inspect import signature
 from typing import Any
 
 import pytest
@@ -38,7 +36,7 @@ from tests.act.test_reservations import PATH as KEPT
 from tests.act.test_reservations import connected, keeper
 from tests.kube.api_server import Request
 from tests.kube.objects import Objects
-from tests.waiting import eventually, run_bounded
+from tests.waiting import eventually
 from tests.world import JSON, WALL, World, machine, rfc3339, workload
 
 OURS = "gpu-extender.io/"
@@ -188,38 +186,31 @@ class Case:
             leadership = Leadership(lease, EVICTIONS, metrics.evictions_leader, metrics.degraded, clock.monotonic)
             saves = SaveRequests(world.cluster, PodPatches(api), self.ear, metrics, SaveHistory(world.cluster, clock))
             saves.eviction_requests = EvictionRequests(api, "evictions") if chosen.eviction_requests else None
-            evictor = Evictor(PodEvictions(api, metrics), leadership, reservations, saves, lambda uid: server.wake(uid))
+            evictor = Evictor(
+                PodEvictions(api, metrics), leadership, reservations, saves, lambda uid: instance.wake(uid)
+            )
             controller = OwnEvictions(world.verbs, self.ear, metrics, evictor, clock=clock)
             world.connect(evictions=controller, keeper=reservations)
-            server = Server(self, world, controller, lease)
-            server.sync()
+            instance = Server(self, world, controller, lease)
+            instance.sync()
             task = asyncio.create_task(reservations.run())
             try:
                 await eventually(lambda: not reservations.missing())
-                yield server
+                yield instance
             finally:
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
 
-    def run(self, test: Callable[[Server], Awaitable[None]], settings: Settings = CHOSEN) -> None:
-        async def whole() -> None:
-            async with self.server(settings) as server:
-                await test(server)
 
-        run_bounded(whole())
+@pytest.fixture
+def case() -> Case:
+    return Case()
 
 
-def served(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
-    """The test with a `Case` and a server over it; pytest gives the other parameters."""
-
-    @wraps(test)
-    def whole(**given: Any) -> None:
-        case = Case()
-        case.run(lambda server: test(case, server, **given))
-
-    own = signature(test)
-    whole.__signature__ = own.replace(parameters=[*own.parameters.values()][2:])  # type: ignore[attr-defined]
-    return whole
+@pytest.fixture
+async def server(case: Case) -> AsyncIterator[Server]:
+    async with case.server() as running:
+        yield running
 
 
 async def turns(server: Server, *seconds: float) -> None:
@@ -243,7 +234,6 @@ async def asked(server: Server) -> JSON:
     return request
 
 
-@served
 async def test_it_is_asked_and_evicted_once_it_has_saved(case: Case, server: Server) -> None:
     request = await asked(server)
     assert (request["by"], request["at"]) == ("default/urgent", rfc3339(WALL))
@@ -292,12 +282,10 @@ def condition(case: Case, name: str = "train") -> JSON | None:
     return next((each for each in conditions if each["type"] == CONDITION), None)
 
 
-def test_a_condition_follows_the_request_with_no_write_too_many() -> None:
-    case = Case()
+async def test_a_condition_follows_the_request_with_no_write_too_many(case: Case) -> None:
     kept = {"type": "Ready", "status": "True"}
     case.pod()["status"]["conditions"] = [kept]
-
-    async def test(server: Server) -> None:
+    async with case.server() as server:
         request = await asked(server)
         assert condition(case) == {
             "type": CONDITION,
@@ -326,10 +314,7 @@ def test_a_condition_follows_the_request_with_no_write_too_many() -> None:
         assert stated is not None
         assert (case.asked(), stated["status"], stated["reason"]) == (None, "False", "Withdrawn")
 
-    case.run(test)
 
-
-@served
 async def test_who_ignores_the_request_loses_its_work(case: Case, server: Server) -> None:
     await asked(server)
     await server.turn(601)
@@ -346,7 +331,6 @@ def ignored(server: Server) -> None:
     server.world.cluster.apply([Event("SaveAnswers", "set", record)], server.world.now)
 
 
-@served
 async def test_what_is_learned_meanwhile_does_not_shorten_the_time_of_a_request(case: Case, server: Server) -> None:
     await asked(server)
     ignored(server)
@@ -357,19 +341,15 @@ async def test_what_is_learned_meanwhile_does_not_shorten_the_time_of_a_request(
     assert (case.evicted(), server.count("saved")) == (["train"], 1)
 
 
-def test_who_ignores_requests_gets_no_time_by_a_request_of_its_own() -> None:
-    case = Case()
+async def test_who_ignores_requests_gets_no_time_by_a_request_of_its_own(case: Case) -> None:
     case.write("train", {SAVE_REQUESTED: SaveRequest("x", "default/urgent", WALL, WALL + 600).text()})
-
-    async def test(server: Server) -> None:
+    async with case.server() as server:
         evictor = server.controller._evictor
         assert evictor is not None
         need = Need("default/urgent", [server.world.cluster.pods["uid-train"]], WALL, 600.0)
         assert not await evictor.saves.ready(need)
         ignored(server)
         assert await evictor.saves.ready(need)
-
-    case.run(test)
 
 
 def test_the_series_of_saved_work_are_bounded() -> None:
@@ -381,7 +361,6 @@ def test_the_series_of_saved_work_are_bounded() -> None:
 
 
 @pytest.mark.parametrize("wrong", ["", "no-such-id", "true", "x" * 100_000])
-@served
 async def test_a_wrong_answer_is_none(case: Case, server: Server, wrong: str) -> None:
     await asked(server)
     case.write("train", {SAVED: wrong})
@@ -394,7 +373,6 @@ async def test_a_wrong_answer_is_none(case: Case, server: Server, wrong: str) ->
     assert (server.count("ignored"), server.count("late")) == (1, 0)
 
 
-@served
 async def test_a_late_answer_is_counted_and_changes_nothing(case: Case, server: Server) -> None:
     await asked(server)
     await server.turn(601)
@@ -408,7 +386,6 @@ async def test_a_late_answer_is_counted_and_changes_nothing(case: Case, server: 
     assert (server.count("ignored"), server.count("late"), server.count("saved")) == (0, 1, 0)
 
 
-@served
 async def test_a_container_that_ends_after_the_request_has_answered(case: Case, server: Server) -> None:
     await asked(server)
     for ended, evicted in ((WALL - 60, []), (WALL + 30, ["train"])):
@@ -422,7 +399,6 @@ async def test_a_container_that_ends_after_the_request_has_answered(case: Case, 
     assert server.count("exited") == 1
 
 
-@served
 async def test_a_checkpoint_after_the_request_is_an_answer(case: Case, server: Server) -> None:
     await asked(server)
     case.write("train", {OURS + "last-checkpoint": rfc3339(WALL + 30)})
@@ -431,7 +407,6 @@ async def test_a_checkpoint_after_the_request_is_an_answer(case: Case, server: S
 
 
 @pytest.mark.parametrize("tampered", [None, "", "x", "[" * 1_000, '{"id": "mine", "by": "me", "at": 3, "until": 4}'])
-@served
 async def test_a_tenant_that_removes_the_request_gains_nothing(
     case: Case, server: Server, tampered: str | None
 ) -> None:
@@ -445,126 +420,98 @@ async def test_a_tenant_that_removes_the_request_gains_nothing(
     assert (case.evicted(), case.requests()) == (["train"], 1)
 
 
-def test_a_later_time_that_a_tenant_writes_counts_up_to_the_bound() -> None:
+async def test_a_later_time_that_a_tenant_writes_counts_up_to_the_bound(case: Case) -> None:
     """It has read the request, and an instance that knows no other reads the forged one."""
-    case = Case()
-
-    async def test() -> None:
-        async with case.server() as server:
-            request = await asked(server)
-            case.write("train", {SAVE_REQUESTED: json.dumps(request | {"until": "2999-01-01T00:00:00Z"})})
-        case.objects.stored.pop(LEASE)
-        async with case.server() as server:
-            await server.call("filter", case.urgent)
-            await server.turn(590)
-            assert case.evicted() == []
-            await server.turn(10 + ASKING_SECONDS)
-            assert (case.evicted(), case.requests()) == (["train"], 1)
-
-    run_bounded(test())
+    async with case.server() as server:
+        request = await asked(server)
+        case.write("train", {SAVE_REQUESTED: json.dumps(request | {"until": "2999-01-01T00:00:00Z"})})
+    case.objects.stored.pop(LEASE)
+    async with case.server() as server:
+        await server.call("filter", case.urgent)
+        await server.turn(590)
+        assert case.evicted() == []
+        await server.turn(10 + ASKING_SECONDS)
+        assert (case.evicted(), case.requests()) == (["train"], 1)
 
 
 @pytest.mark.parametrize("state", ["reserved", "asked", "saved", "evicted"])
-def test_the_next_holder_of_the_lease_goes_on(state: str) -> None:
+async def test_the_next_holder_of_the_lease_goes_on(case: Case, state: str) -> None:
     """The server is killed in each state; the victim is asked once and evicted once more at most."""
-    case = Case()
-
-    async def test() -> None:
-        async with case.server() as server:
-            assert await server.preempts(case.urgent) == []
-            if state != "reserved":
-                await server.turn()
-                assert case.asked()
-            if state in ("saved", "evicted"):
-                case.answer()
-            if state == "evicted":
-                await server.turn()
-                assert case.evicted() == ["train"]
-        case.objects.stored.pop(LEASE, None)
-        async with case.server(name="another") as server:
-            (plan,) = server.world.verbs.reservations.all()
-            assert (plan.own, plan.wait) == (True, 600.0)
-            assert await server.preempts(case.urgent) == []
+    async with case.server() as server:
+        assert await server.preempts(case.urgent) == []
+        if state != "reserved":
             await server.turn()
+            assert case.asked()
+        if state in ("saved", "evicted"):
+            case.answer()
+        if state == "evicted":
             await server.turn()
-            if state in ("reserved", "asked"):
-                assert case.evicted() == []
-                case.answer()
-                await server.turn()
-            assert set(case.evicted()) == {"train"}
-            assert case.requests() == 1
+            assert case.evicted() == ["train"]
+    case.objects.stored.pop(LEASE, None)
+    async with case.server(name="another") as server:
+        (plan,) = server.world.verbs.reservations.all()
+        assert (plan.own, plan.wait) == (True, 600.0)
+        assert await server.preempts(case.urgent) == []
+        await server.turn()
+        await server.turn()
+        if state in ("reserved", "asked"):
+            assert case.evicted() == []
+            case.answer()
+            await server.turn()
+        assert set(case.evicted()) == {"train"}
+        assert case.requests() == 1
 
-    run_bounded(test())
 
-
-def test_where_evictions_are_off_after_a_restart_no_pod_stays_asked() -> None:
-    case = Case()
+async def test_where_evictions_are_off_after_a_restart_no_pod_stays_asked(case: Case) -> None:
     off = Settings.model_validate({"evictions": {"enabled": False}, "preemption": {"mostWaitSeconds": {"prod": 600}}})
-
-    async def test() -> None:
-        async with case.server() as server:
-            await asked(server)
-        async with case.server(off, name="another") as server:
-            for _ in range(8):  # the Lease ends first
-                await server.turn(WITHDRAW_SECONDS)
-            assert (case.asked(), case.evicted()) == (None, [])
-            assert await server.preempts(case.urgent) == ["train"]  # as it does where no pod is asked
+    async with case.server() as server:
+        await asked(server)
+    async with case.server(off, name="another") as server:
+        for _ in range(8):  # the Lease ends first
             await server.turn(WITHDRAW_SECONDS)
-            assert not server.lease.held
+        assert (case.asked(), case.evicted()) == (None, [])
+        assert await server.preempts(case.urgent) == ["train"]  # as it does where no pod is asked
+        await server.turn(WITHDRAW_SECONDS)
+        assert not server.lease.held
 
-    run_bounded(test())
 
-
-def test_what_the_queue_has_asked_is_withdrawn_once_the_queue_is_off() -> None:
+async def test_what_the_queue_has_asked_is_withdrawn_once_the_queue_is_off() -> None:
     """While another instance holds the Lease of the queue nothing is written."""
     case, lease = Case(), LEASE.replace("gpu-extender-evictions", "gpu-extender-queue")
     case.write("train", {SAVE_REQUESTED: SaveRequest("q-1", "a gang", WALL, WALL + 600).text()})
     spec = {"holderIdentity": "another", "leaseDurationSeconds": 3, "renewTime": rfc3339(WALL)}
     case.objects.put(lease, {"metadata": {"name": "gpu-extender-queue"}, "spec": spec})
-
-    async def test(server: Server) -> None:
-        async with connected(case.objects) as api:
-            left = _left_of_queue(server.world.core, api, "kube-system", "me")
-            for seconds, stands in ((0, True), (2, True), (2, True), *[(1, None)] * 8, (1, False)):
-                await server.turn(seconds)
-                await left.look()
-                assert stands in (None, case.asked() is not None)
-            assert (case.objects.stored[lease]["spec"]["holderIdentity"], case.evicted()) == ("", [])
-            written = len(case.objects.patched)
+    async with case.server() as server, connected(case.objects) as api:
+        left = _left_of_queue(server.world.core, api, "kube-system", "me")
+        for seconds, stands in ((0, True), (2, True), (2, True), *[(1, None)] * 8, (1, False)):
+            await server.turn(seconds)
             await left.look()
-            assert len(case.objects.patched) == written
-
-    case.run(test)
+            assert stands in (None, case.asked() is not None)
+        assert (case.objects.stored[lease]["spec"]["holderIdentity"], case.evicted()) == ("", [])
+        written = len(case.objects.patched)
+        await left.look()
+        assert len(case.objects.patched) == written
 
 
 @pytest.mark.parametrize("enabled", [True, False])
-def test_a_server_withdraws_what_the_queue_has_left_where_that_is_off(enabled: bool) -> None:
-    async def test() -> None:
-        async with connected(Objects()) as api:
-            _, outside = live(Settings.model_validate({"queue": {"enabled": enabled}}), api)
-            names = {controller.name for controller in outside.controllers}
-            assert names & {"queue", "left-requests"} == {"queue" if enabled else "left-requests"}
-
-    asyncio.run(test())
+async def test_a_server_withdraws_what_the_queue_has_left_where_that_is_off(enabled: bool) -> None:
+    async with connected(Objects()) as api:
+        _, outside = live(Settings.model_validate({"queue": {"enabled": enabled}}), api)
+        names = {controller.name for controller in outside.controllers}
+        assert names & {"queue", "left-requests"} == {"queue" if enabled else "left-requests"}
 
 
-def test_what_an_instance_before_has_asked_is_withdrawn_without_a_call_of_kube_scheduler() -> None:
-    case = Case()
-
-    async def test() -> None:
-        async with case.server() as server:
-            await asked(server)
-        del case.objects.stored[PODS + "urgent"]
-        async with case.server(name="another") as server:
-            for _ in range(8):  # the Lease ends first
-                await server.turn(WITHDRAW_SECONDS)
-            assert (case.asked(), case.evicted()) == (None, [])
-
-    run_bounded(test())
+async def test_what_an_instance_before_has_asked_is_withdrawn_without_a_call_of_kube_scheduler(case: Case) -> None:
+    async with case.server() as server:
+        await asked(server)
+    del case.objects.stored[PODS + "urgent"]
+    async with case.server(name="another") as server:
+        for _ in range(8):  # the Lease ends first
+            await server.turn(WITHDRAW_SECONDS)
+        assert (case.asked(), case.evicted()) == (None, [])
 
 
 @pytest.mark.parametrize("allowed", [True, False])
-@served
 async def test_no_pod_is_asked_for_a_preemptor_that_ends_while_the_api_server_is_asked(
     case: Case, server: Server, allowed: bool
 ) -> None:
@@ -584,7 +531,6 @@ async def test_no_pod_is_asked_for_a_preemptor_that_ends_while_the_api_server_is
     assert (case.requests(), case.evicted(), server.world.verbs.reservations.all()) == (0, [], [])
 
 
-@served
 async def test_a_plan_of_a_preemptor_that_has_gone_is_taken_over_and_acts_on_no_pod(case: Case, server: Server) -> None:
     """Another instance has stored it, and the deletion is seen before the plan is read."""
     assert await server.preempts(case.urgent) == []
@@ -597,7 +543,6 @@ async def test_a_plan_of_a_preemptor_that_has_gone_is_taken_over_and_acts_on_no_
     assert (case.requests(), case.evicted()) == (0, [])
 
 
-@served
 async def test_what_another_holder_has_withdrawn_meanwhile_is_asked_again(case: Case, server: Server) -> None:
     """The Lease went to another instance and came back between two turns."""
     await asked(server)
@@ -609,24 +554,18 @@ async def test_what_another_holder_has_withdrawn_meanwhile_is_asked_again(case: 
     assert case.asked()
 
 
-def test_without_the_lease_no_pod_is_asked_or_evicted() -> None:
-    case = Case()
-
-    async def test() -> None:
-        async with case.server() as first:
-            await asked(first)
-            async with case.server(name="another") as second:
-                await second.call("filter", case.urgent)
-                case.answer()
-                await second.turn()
-                assert (case.evicted(), case.requests()) == ([], 1)
-            await first.turn()
-            assert case.evicted() == ["train"]
-
-    run_bounded(test())
+async def test_without_the_lease_no_pod_is_asked_or_evicted(case: Case) -> None:
+    async with case.server() as first:
+        await asked(first)
+        async with case.server(name="another") as second:
+            await second.call("filter", case.urgent)
+            case.answer()
+            await second.turn()
+            assert (case.evicted(), case.requests()) == ([], 1)
+        await first.turn()
+        assert case.evicted() == ["train"]
 
 
-@served
 async def test_a_clock_that_steps_back_delays_no_withdrawal(case: Case, server: Server) -> None:
     await asked(server)
     del case.objects.stored[PODS + "urgent"]
@@ -637,7 +576,6 @@ async def test_a_clock_that_steps_back_delays_no_withdrawal(case: Case, server: 
     assert (case.asked(), case.evicted(), server.count("withdrawn")) == (None, [], 1)
 
 
-@served
 async def test_a_clock_that_steps_back_keeps_no_victim_beyond_its_time(case: Case, server: Server) -> None:
     await asked(server)
     server.skew = -86_400.0
@@ -647,7 +585,6 @@ async def test_a_clock_that_steps_back_keeps_no_victim_beyond_its_time(case: Cas
     assert case.evicted() == ["train"]
 
 
-@served
 async def test_the_request_is_withdrawn_when_the_preemptor_ends(case: Case, server: Server) -> None:
     await asked(server)
     del case.objects.stored[PODS + "urgent"]
@@ -661,7 +598,6 @@ async def test_the_request_is_withdrawn_when_the_preemptor_ends(case: Case, serv
     assert case.evicted() == []
 
 
-@served
 async def test_a_preemptor_that_fits_elsewhere_takes_that_place(case: Case, server: Server) -> None:
     await asked(server)
     del case.objects.stored[PODS + "other"]
@@ -679,7 +615,6 @@ async def test_a_preemptor_that_fits_elsewhere_takes_that_place(case: Case, serv
     assert (case.asked(), case.evicted()) == (None, [])
 
 
-@served
 async def test_once_a_victim_is_evicted_only_its_node_is_passed(case: Case, server: Server) -> None:
     await asked(server)
     case.answer()
@@ -696,11 +631,9 @@ async def test_once_a_victim_is_evicted_only_its_node_is_passed(case: Case, serv
     assert (await server.call("filter", case.urgent))["NodeNames"] == ["n0"]
 
 
-def test_a_higher_priority_takes_the_request_over() -> None:
-    case = Case()
+async def test_a_higher_priority_takes_the_request_over(case: Case) -> None:
     higher = case.store("higher", 4, priority=12, spec={"priorityClassName": "prod"})
-
-    async def test(server: Server) -> None:
+    async with case.server() as server:
         request = await asked(server)
         assert await server.preempts(higher, {"n0": ["train"], "n1": ["other"]}) == []
         await server.turn(30)
@@ -713,10 +646,7 @@ def test_a_higher_priority_takes_the_request_over() -> None:
         assert case.evicted() == ["train"]
         assert server.count("asked") == 1
 
-    case.run(test)
 
-
-@served
 async def test_a_pod_that_is_deleted_meanwhile_is_not_evicted(case: Case, server: Server) -> None:
     await asked(server)
     gone(server, "train")
@@ -725,24 +655,18 @@ async def test_a_pod_that_is_deleted_meanwhile_is_not_evicted(case: Case, server
     assert (await server.call("filter", case.urgent))["NodeNames"] == ["n0"]
 
 
-def test_where_no_annotation_may_be_written_the_victim_is_evicted() -> None:
-    case = Case()
+async def test_where_no_annotation_may_be_written_the_victim_is_evicted(case: Case) -> None:
     case.objects.fail = lambda request: 403 if request.method == "PATCH" and "/pods/" in request.path else 0
-
-    async def test(server: Server) -> None:
+    async with case.server() as server:
         assert await server.preempts(case.urgent) == []
         await server.turn()
         await server.turn()
         assert (case.evicted(), server.count("refused"), server.count("asked")) == (["train"], 1, 0)
 
-    case.run(test)
 
-
-def test_while_the_api_server_does_not_answer_it_is_asked_later_and_once() -> None:
-    case = Case()
+async def test_while_the_api_server_does_not_answer_it_is_asked_later_and_once(case: Case) -> None:
     case.objects.fail = lambda request: 500 if request.method == "PATCH" and "/pods/" in request.path else 0
-
-    async def test(server: Server) -> None:
+    async with case.server() as server:
         assert await server.preempts(case.urgent) == []
         for _ in range(3):
             await server.turn(3)
@@ -754,14 +678,10 @@ def test_while_the_api_server_does_not_answer_it_is_asked_later_and_once() -> No
         await server.turn(600)
         assert case.evicted() == ["train"]  # no later than the need waits
 
-    case.run(test)
 
-
-def test_a_budget_is_left_to_kube_scheduler_and_nobody_is_asked() -> None:
-    case = Case()
+async def test_a_budget_is_left_to_kube_scheduler_and_nobody_is_asked(case: Case) -> None:
     case.store("train", 4, "n0", labels={"app": "a"}, annotations={OURS + "saves-on-request": "10m"})
-
-    async def test(server: Server) -> None:
+    async with case.server() as server:
         server.world.budget("a", 0, {"app": "a"})
         assert await server.preempts(case.urgent) == ["train"]
         decision = server.world.decision()
@@ -770,16 +690,13 @@ def test_a_budget_is_left_to_kube_scheduler_and_nobody_is_asked() -> None:
         await server.turn()
         assert case.requests() == 0
 
-    case.run(test)
-
 
 @pytest.mark.parametrize("status", [403, 429])
-def test_an_eviction_that_is_not_allowed_asks_nobody_and_is_left_to_kube_scheduler(status: int) -> None:
+async def test_an_eviction_that_is_not_allowed_asks_nobody_and_is_left_to_kube_scheduler(status: int) -> None:
     """A tenant can have each eviction rejected: two budgets for one pod do. It escapes no preemptor by that."""
     case = Case()
     case.objects.fail = lambda request: status if request.path.endswith("/eviction") else 0
-
-    async def test(server: Server) -> None:
+    async with case.server() as server:
         assert await server.preempts(case.urgent) == []
         await server.turn()
         assert case.requests() == 0
@@ -788,10 +705,7 @@ def test_an_eviction_that_is_not_allowed_asks_nobody_and_is_left_to_kube_schedul
             await server.turn(10)
         assert (case.evicted(), case.requests(), server.woken) == ([], 0, ["urgent"])
 
-    case.run(test)
 
-
-@served
 async def test_a_rejection_once_it_has_saved_leaves_it_to_kube_scheduler(case: Case, server: Server) -> None:
     await asked(server)
     case.objects.fail = lambda request: 429 if request.path.endswith("/eviction") else 0
@@ -804,11 +718,9 @@ async def test_a_rejection_once_it_has_saved_leaves_it_to_kube_scheduler(case: C
     assert case.asked()
 
 
-def test_while_no_eviction_is_answered_the_plan_stands() -> None:
-    case = Case()
+async def test_while_no_eviction_is_answered_the_plan_stands(case: Case) -> None:
     case.objects.fail = lambda request: 503 if request.path.endswith("/eviction") else 0
-
-    async def test(server: Server) -> None:
+    async with case.server() as server:
         assert await server.preempts(case.urgent) == []
         for _ in range(3):
             await server.turn(10)
@@ -817,10 +729,7 @@ def test_while_no_eviction_is_answered_the_plan_stands() -> None:
         await server.turn(10)
         assert case.requests() == 1
 
-    case.run(test)
 
-
-@served
 async def test_a_request_whose_write_has_no_answer_is_counted_and_withdrawn(case: Case, server: Server) -> None:
     assert await server.preempts(case.urgent) == []
     case.objects.lost = True
@@ -849,22 +758,18 @@ def ended(pod: JSON, container: str, at: float) -> JSON:
 
 
 @pytest.mark.parametrize(("container", "evicted"), [("log", []), ("main", ["train"])])
-def test_a_container_without_gpus_that_crashes_is_no_answer(container: str, evicted: list[str]) -> None:
+async def test_a_container_without_gpus_that_crashes_is_no_answer(container: str, evicted: list[str]) -> None:
     case = Case()
     pod = case.pod()
     pod["spec"]["containers"].append({"name": "log"})
     case.objects.put(PODS + "train", pod)
-
-    async def test(server: Server) -> None:
+    async with case.server() as server:
         await asked(server)
         case.objects.put(PODS + "train", ended(case.pod(), container, WALL + 30))
         await server.turn(40)
         assert case.evicted() == evicted
 
-    case.run(test)
 
-
-@served
 async def test_a_pod_that_ends_because_it_is_asked_has_answered(case: Case, server: Server) -> None:
     """With restartPolicy Never."""
     await asked(server)
@@ -875,43 +780,33 @@ async def test_a_pod_that_ends_because_it_is_asked_has_answered(case: Case, serv
     assert (case.evicted(), server.count("exited"), server.count("ignored")) == ([], 1, 0)
 
 
-def test_an_exit_before_the_request_is_no_answer_where_the_clock_of_the_node_is_ahead() -> None:
-    case = Case()
+async def test_an_exit_before_the_request_is_no_answer_where_the_clock_of_the_node_is_ahead(case: Case) -> None:
     case.objects.put(PODS + "train", ended(case.pod(), "main", WALL + 120))
-
-    async def test() -> None:
-        async with case.server() as server:
-            await asked(server)
-            await server.turn(30)
-            assert case.evicted() == []
-        case.objects.stored.pop(LEASE)
-        async with case.server() as server:
-            await server.call("filter", case.urgent)
-            await server.turn(30)
-            assert case.evicted() == []
-            case.objects.put(PODS + "train", ended(case.pod(), "main", WALL + 240))
-            await server.turn(30)
-            assert (case.evicted(), case.requests()) == (["train"], 1)
-
-    run_bounded(test())
+    async with case.server() as server:
+        await asked(server)
+        await server.turn(30)
+        assert case.evicted() == []
+    case.objects.stored.pop(LEASE)
+    async with case.server() as server:
+        await server.call("filter", case.urgent)
+        await server.turn(30)
+        assert case.evicted() == []
+        case.objects.put(PODS + "train", ended(case.pod(), "main", WALL + 240))
+        await server.turn(30)
+        assert (case.evicted(), case.requests()) == (["train"], 1)
 
 
-def test_without_the_right_to_the_lease_kube_scheduler_evicts_at_once() -> None:
-    case = Case()
+async def test_without_the_right_to_the_lease_kube_scheduler_evicts_at_once(case: Case) -> None:
     case.objects.fail = lambda request: 403 if "/leases" in request.path else 0
-
-    async def test(server: Server) -> None:
+    async with case.server() as server:
         assert await server.preempts(case.urgent) == []
         await server.turn()
         assert server.woken == ["urgent"]
         assert await server.preempts(case.urgent) == ["train"]
         assert (case.evicted(), case.requests()) == ([], 0)
 
-    case.run(test)
-
 
 @pytest.mark.parametrize("own", [True, False])
-@served
 async def test_a_plan_that_is_handed_back_and_not_carried_out_ends_soon(case: Case, server: Server, own: bool) -> None:
     """kube-scheduler may not ask for it: a server that has restarted does not know that links alone reject the pod."""
     assert await server.preempts(case.urgent) == []
@@ -962,11 +857,10 @@ async def more_is_evicted(server: Server) -> None:
     gone(server, "more")
 
 
-def test_a_victim_that_ends_by_itself_is_no_first_eviction() -> None:
+async def test_a_victim_that_ends_by_itself_is_no_first_eviction() -> None:
     """The preemptor may still fit elsewhere."""
     case = two_victims()
-
-    async def test(server: Server) -> None:
+    async with case.server() as server:
         assert await server.preempts(case.urgent, {"n0": ["train", "more"]}) == []
         await server.turn()
         ends_by_itself(server, "train")
@@ -979,15 +873,12 @@ def test_a_victim_that_ends_by_itself_is_no_first_eviction() -> None:
         await server.turn()  # kube-scheduler has not bound it yet
         assert case.evicted() == []
 
-    case.run(test)
 
-
-def test_no_victim_is_evicted_where_another_pod_has_taken_what_one_left_that_ended_by_itself() -> None:
+async def test_no_victim_is_evicted_where_another_pod_has_taken_what_one_left_that_ended_by_itself() -> None:
     """Another instance, which had not read the plan yet, passed that pod. The plan ends at once, and the request is
     withdrawn."""
     case = two_victims()
-
-    async def test(server: Server) -> None:
+    async with case.server() as server:
         assert await server.preempts(case.urgent, {"n0": ["train", "more"]}) == []
         await turns(server, 0.2, 0.2)
         ends_by_itself(server, "train")
@@ -999,15 +890,12 @@ def test_no_victim_is_evicted_where_another_pod_has_taken_what_one_left_that_end
         await turns(server, WITHDRAW_SECONDS, WITHDRAW_SECONDS)
         assert (case.evicted(), case.asked("more")) == ([], None)
 
-    case.run(test)
 
-
-def test_no_other_victim_is_evicted_where_a_higher_priority_has_taken_what_the_first_one_left() -> None:
+async def test_no_other_victim_is_evicted_where_a_higher_priority_has_taken_what_the_first_one_left() -> None:
     """The API server rejects the second eviction, and a pod comes first meanwhile. It may go elsewhere, within
     BACKOFF_SECONDS."""
     case = two_victims()
-
-    async def test(server: Server) -> None:
+    async with case.server() as server:
         await more_is_evicted(server)
         case.store("boss", 2, "n0", priority=10, start=WALL + 1)
         case.objects.fail = lambda request: 0
@@ -1016,15 +904,12 @@ def test_no_other_victim_is_evicted_where_a_higher_priority_has_taken_what_the_f
         await turns(server, BACKOFF_SECONDS, 0.2)
         assert (case.evicted(), server.world.verbs.reservations.all()) == (["more"], [])
 
-    case.run(test)
-
 
 @pytest.mark.parametrize("back", [True, False])
-def test_a_plan_that_has_begun_waits_for_a_device_plugin_that_is_away(back: bool) -> None:
+async def test_a_plan_that_has_begun_waits_for_a_device_plugin_that_is_away(back: bool) -> None:
     """Where it ended, other pods would be evicted for the preemptor. A plugin that stays away has no GPUs."""
     case = two_victims()
-
-    async def test(server: Server) -> None:
+    async with case.server() as server:
         await more_is_evicted(server)
         server.world.node("n0", 0, capacity=4)
         case.objects.fail = lambda request: 0
@@ -1036,18 +921,16 @@ def test_a_plan_that_has_begun_waits_for_a_device_plugin_that_is_away(back: bool
         plans = len(server.world.verbs.reservations.all())
         assert (set(case.evicted()), plans) == (({"more", "train"}, 1) if back else ({"more"}, 0))
 
-    case.run(test)
-
 
 @pytest.mark.parametrize("leaves", ["evicted", "by itself", "evicted at once"])
-def test_the_next_holder_of_the_lease_knows_whether_the_plan_has_begun(leaves: str) -> None:
+async def test_the_next_holder_of_the_lease_knows_whether_the_plan_has_begun(leaves: str) -> None:
     """A victim that is not there may have been evicted: then the same plan goes on. In one process that is seen; the
     next one reads it."""
     case = two_victims()
     if leaves == "evicted at once":
         case.store("train", 2, "n0", spec={"terminationGracePeriodSeconds": 0})
 
-    async def test(server: Server) -> None:
+    async with case.server() as server:
         assert await server.preempts(case.urgent, {"n0": ["train", "more"]}) == []
         await turns(server, 0.2, 0.2)
         if leaves == "evicted":
@@ -1056,24 +939,18 @@ def test_the_next_holder_of_the_lease_knows_whether_the_plan_has_begun(leaves: s
         expected = leaves != "by itself"
         assert [plan.begun for plan in server.world.verbs.reservations.all()] == [expected]
         await eventually(lambda: ('"begun":true' in case.objects.stored[KEPT]["data"]["uid-urgent"]) == expected)
-
-    async def again() -> None:
-        async with case.server(name="next") as server:
-            assert [plan.begun for plan in server.world.verbs.reservations.all()] == [True]
-
-    case.run(test)
-    run_bounded(again())
+    async with case.server(name="next") as following:
+        assert [plan.begun for plan in following.world.verbs.reservations.all()] == [True]
 
 
 @pytest.mark.parametrize(("ending", "evicted"), [(["busy"], ["train"]), (["busy", "busier"], [])])
-def test_what_other_pods_leave_when_they_end_is_not_evicted_for(ending: list[str], evicted: list[str]) -> None:
+async def test_what_other_pods_leave_when_they_end_is_not_evicted_for(ending: list[str], evicted: list[str]) -> None:
     """Each pod holds two GPUs, and the preemptor wants four."""
     case = two_victims()
     case.nodes[0] = machine("n0", 8)
     for number, name in enumerate(("busy", "busier")):
         case.store(name, 2, "n0", held=(4 + 2 * number, 5 + 2 * number), priority=9)
-
-    async def test(server: Server) -> None:
+    async with case.server() as server:
         assert await server.preempts(case.urgent, {"n0": ["train", "more"]}) == []
         await server.turn()
         await server.turn()
@@ -1091,13 +968,10 @@ def test_what_other_pods_leave_when_they_end_is_not_evicted_for(ending: list[str
         await turns(server, 6, 6)  # kube-scheduler has not taken it
         assert set(case.evicted()) == {"more", "train"}
 
-    case.run(test)
 
-
-def test_an_eviction_that_is_rejected_after_a_victim_ended_by_itself_is_left_to_kube_scheduler() -> None:
+async def test_an_eviction_that_is_rejected_after_a_victim_ended_by_itself_is_left_to_kube_scheduler() -> None:
     case = two_victims()
-
-    async def test(server: Server) -> None:
+    async with case.server() as server:
         assert await server.preempts(case.urgent, {"n0": ["train", "more"]}) == []
         await server.turn()
         pod = ended(case.pod(), "main", WALL + 30)
@@ -1109,10 +983,7 @@ def test_an_eviction_that_is_rejected_after_a_victim_ended_by_itself_is_left_to_
         await server.turn(1)
         assert await server.preempts(case.urgent, {"n0": ["more"]}) == ["more"]
 
-    case.run(test)
 
-
-@served
 async def test_a_pod_that_is_deleted_before_its_time_has_ignored_nothing(case: Case, server: Server) -> None:
     await asked(server)
     gone(server, "train")
@@ -1120,21 +991,19 @@ async def test_a_pod_that_is_deleted_before_its_time_has_ignored_nothing(case: C
     assert server.count("ignored") == 0
 
 
-def test_a_forged_request_on_a_pod_that_may_not_be_asked_delays_nobody() -> None:
+async def test_a_forged_request_on_a_pod_that_may_not_be_asked_delays_nobody(case: Case) -> None:
     """The other victim has answered; this one's claim does not count."""
     settings = CHOSEN.model_copy(
         update={"claims": Settings.model_validate(
             {"claims": {"byPriorityClass": {"scavenger": {"savesOnRequestSeconds": 0}}}}
         ).claims}
     )  # fmt: skip
-    case = Case()
     saves = {OURS + "saves-on-request": "10m"}
     case.store("train", 2, "n0", annotations=saves)
     forged = SaveRequest("p-mine", "default/x", WALL - 10, WALL + 1e6).text()
     spec = {"priorityClassName": "scavenger"}
     case.store("liar", 2, "n0", held=(2, 3), annotations=saves | {SAVE_REQUESTED: forged}, spec=spec)
-
-    async def test(server: Server) -> None:
+    async with case.server(settings) as server:
         for _ in range(3):
             case.write("liar", {SAVE_REQUESTED: forged})
             await server.turn(WITHDRAW_SECONDS)
@@ -1147,17 +1016,14 @@ def test_a_forged_request_on_a_pod_that_may_not_be_asked_delays_nobody() -> None
         await server.turn(6)
         assert sorted(set(case.evicted())) == ["liar", "train"]
 
-    case.run(test, settings)
 
-
-def test_many_are_asked_and_released_in_turns_of_bounded_time() -> None:
+async def test_many_are_asked_and_released_in_turns_of_bounded_time() -> None:
     """A gang of 120 breaks, and each write takes a quarter of a second."""
     case = Gang()
     for i in range(2, 122):
         case.nodes.append(machine(f"m{i}", 4))
         case.store(f"w{i}", 4, f"m{i}", annotations={OURS + "saves-on-request": "10m", OURS + "gang": "g"})
-
-    async def test(server: Server) -> None:
+    async with case.server() as server:
         assert await server.preempts(case.urgent, case.offered) == []
         await server.turn()
         case.objects.delay = 0.25
@@ -1180,8 +1046,6 @@ def test_many_are_asked_and_released_in_turns_of_bounded_time() -> None:
             await server.turn()
         assert not any(case.asked(f"w{i}") for i in range(122))
 
-    case.run(test)
-
 
 @pytest.mark.parametrize(
     ("settings", "notes"),
@@ -1199,20 +1063,17 @@ def test_many_are_asked_and_released_in_turns_of_bounded_time() -> None:
          {"last-checkpoint": rfc3339(WALL - 60)}),
     ],
 )  # fmt: skip
-def test_who_is_not_asked_is_evicted_at_once(settings: JSON, notes: dict[str, str]) -> None:
+async def test_who_is_not_asked_is_evicted_at_once(settings: JSON, notes: dict[str, str]) -> None:
     case = Case(**{OURS + key: text for key, text in notes.items()})
-
-    async def test(server: Server) -> None:
+    async with case.server(Settings.model_validate(settings)) as server:
         assert await server.preempts(case.urgent) == ["train"]
         (plan,) = server.world.verbs.reservations.all()
         assert (plan.own, plan.wait) == (False, 0.0)
         await server.turn()
         assert case.requests() == 0
 
-    case.run(test, Settings.model_validate(settings))
 
-
-def test_a_pod_that_can_save_is_preferred() -> None:
+async def test_a_pod_that_can_save_is_preferred() -> None:
     """Both have run for two hours. Without asking the first by name is evicted; asked, the other one loses less."""
     for wait, victim in ((0, "a"), (600, "b")):
         case = Case()
@@ -1223,14 +1084,11 @@ def test_a_pod_that_can_save_is_preferred() -> None:
         settings = Settings.model_validate(
             {"evictions": {"enabled": True}, "preemption": {"mostWaitSeconds": {"prod": wait}}}
         )
-
-        async def test(server: Server, case: Case = case, victim: str = victim) -> None:
+        async with case.server(settings) as server:
             answered = await server.preempts(case.urgent, {"n2": ["a"], "n3": ["b"]})
             (plan,) = server.world.verbs.reservations.all()
             assert plan.victims == (f"uid-{victim}",)
             assert answered == ([] if victim == "b" else ["a"])
-
-        case.run(test, settings)
 
 
 # -- gangs
@@ -1251,10 +1109,9 @@ class Gang(Case):
 
 
 @pytest.mark.parametrize("speaks", [{}, {SAVES_FOR_GANG: "true"}])
-def test_a_member_that_states_nothing_is_not_asked_and_its_work_counts_as_lost(speaks: dict[str, str]) -> None:
+async def test_a_member_that_states_nothing_is_not_asked_and_its_work_counts_as_lost(speaks: dict[str, str]) -> None:
     case = Gang(w0={OURS + "last-checkpoint": rfc3339(WALL - 1800)} | speaks, w1={OURS + "saves-on-request": ""})
-
-    async def test(server: Server) -> None:
+    async with case.server() as server:
         assert await server.preempts(case.urgent, case.offered) == []
         cluster, now_ms = server.world.cluster, int(WALL * 1000)
         saves, states_nothing = cluster.pods["uid-w0"], cluster.pods["uid-w1"]
@@ -1269,8 +1126,6 @@ def test_a_member_that_states_nothing_is_not_asked_and_its_work_counts_as_lost(s
         await server.turn()
         assert len(case.evicted()) == 1
 
-    case.run(test)
-
 
 @pytest.mark.parametrize(
     ("of_each", "first", "enough"),
@@ -1283,10 +1138,9 @@ def test_a_member_that_states_nothing_is_not_asked_and_its_work_counts_as_lost(s
         ({"w0": {SAVES_FOR_GANG: "no"}}, "w0", False),
     ],
 )
-def test_gangs_are_asked_as_one(of_each: dict[str, dict[str, str]], first: str, enough: bool) -> None:
+async def test_gangs_are_asked_as_one(of_each: dict[str, dict[str, str]], first: str, enough: bool) -> None:
     case = Gang(**of_each)
-
-    async def test(server: Server) -> None:
+    async with case.server() as server:
         assert await server.preempts(case.urgent, case.offered) == []
         await server.turn()
         await server.turn()
@@ -1300,15 +1154,12 @@ def test_gangs_are_asked_as_one(of_each: dict[str, dict[str, str]], first: str, 
         await server.turn(5)
         assert len(set(case.evicted())) == 1  # the victim; the gang is broken by it
 
-    case.run(test)
-
 
 # -- the text of the request
 
 
-def test_the_request_as_it_stands_on_the_pod() -> None:
+def test_the_request_as_it_stands_on_the_pod(world: World) -> None:
     request = SaveRequest("a1", "lab/urgent", WALL + 0.7, WALL + 59.2)
-    world = World()
     world.pod("p", 1, annotations={SAVE_REQUESTED: request.text()})
     read = requested(world.cluster.pods["uid-p"])
     assert read == SaveRequest("a1", "lab/urgent", WALL, WALL + 60)
@@ -1340,11 +1191,9 @@ def responding(case: Case) -> None:
     case.objects.put(PODS + "train", pod)
 
 
-def test_an_eviction_request_stands_as_long_as_the_request() -> None:
-    case = Case()
+async def test_an_eviction_request_stands_as_long_as_the_request(case: Case) -> None:
     responding(case)
-
-    async def test(server: Server) -> None:
+    async with case.server(LATER) as server:
         await asked(server)
         await server.turn()
         made = case.objects.stored[MADE]
@@ -1366,16 +1215,13 @@ def test_an_eviction_request_stands_as_long_as_the_request() -> None:
         await server.turn(WITHDRAW_SECONDS)
         assert (case.asked(), MADE in case.objects.stored) == (None, False)
 
-    case.run(test, LATER)
-
 
 @pytest.mark.parametrize("settings", [CHOSEN, LATER])
-def test_a_pod_without_responders_and_a_server_without_the_setting_make_none(settings: Settings) -> None:
+async def test_a_pod_without_responders_and_a_server_without_the_setting_make_none(settings: Settings) -> None:
     case = Case()
     if settings is CHOSEN:
         responding(case)
-
-    async def test(server: Server) -> None:
+    async with case.server(settings) as server:
         await asked(server)
         for _ in range(3):
             await server.turn()
@@ -1384,15 +1230,11 @@ def test_a_pod_without_responders_and_a_server_without_the_setting_make_none(set
         await server.turn()
         assert case.evicted() == ["train"]
 
-    case.run(test, settings)
-
 
 @pytest.mark.parametrize("status", [403, 404, 422])
-def test_an_api_server_that_takes_none_changes_nothing_else(status: int) -> None:
-    case = Case()
+async def test_an_api_server_that_takes_none_changes_nothing_else(case: Case, status: int) -> None:
     responding(case)
-
-    async def test(server: Server) -> None:
+    async with case.server(LATER) as server:
         case.objects.fail = lambda heard: status if heard.path == LIFECYCLE else 0
         await asked(server)
         for _ in range(5):
@@ -1401,8 +1243,6 @@ def test_an_api_server_that_takes_none_changes_nothing_else(status: int) -> None
         case.answer()
         await server.turn()
         assert case.evicted() == ["train"]
-
-    case.run(test, LATER)
 
 
 async def a_holder_asks_and_is_gone(case: Case) -> None:
@@ -1414,37 +1254,28 @@ async def a_holder_asks_and_is_gone(case: Case) -> None:
     case.objects.stored.pop(LEASE, None)
 
 
-def test_the_next_holder_of_the_lease_withdraws_an_eviction_request_too() -> None:
+async def test_the_next_holder_of_the_lease_withdraws_an_eviction_request_too(case: Case) -> None:
+    responding(case)
+    await a_holder_asks_and_is_gone(case)
+    del case.objects.stored[PODS + "urgent"]
+    async with case.server(LATER, name="another") as server:
+        await server.call("filter", case.urgent)
+        for _ in range(5):
+            await server.turn(WITHDRAW_SECONDS)
+        assert (case.asked(), MADE in case.objects.stored) == (None, False)
+
+
+async def test_an_eviction_request_that_stands_already_is_withdrawn_by_the_next_holder_that_still_needs_it() -> None:
     case = Case()
     responding(case)
-
-    async def test() -> None:
-        await a_holder_asks_and_is_gone(case)
+    await a_holder_asks_and_is_gone(case)
+    async with case.server(LATER, name="another") as server:
+        await server.call("filter", case.urgent)
+        for _ in range(3):
+            await server.turn()
+        assert len([path for method, path in case.objects.said if path == LIFECYCLE and method == "POST"]) == 2
         del case.objects.stored[PODS + "urgent"]
-        async with case.server(LATER, name="another") as server:
-            await server.call("filter", case.urgent)
-            for _ in range(5):
-                await server.turn(WITHDRAW_SECONDS)
-            assert (case.asked(), MADE in case.objects.stored) == (None, False)
-
-    run_bounded(test())
-
-
-def test_an_eviction_request_that_stands_already_is_withdrawn_by_the_next_holder_that_still_needs_it() -> None:
-    case = Case()
-    responding(case)
-
-    async def test() -> None:
-        await a_holder_asks_and_is_gone(case)
-        async with case.server(LATER, name="another") as server:
-            await server.call("filter", case.urgent)
-            for _ in range(3):
-                await server.turn()
-            assert len([path for method, path in case.objects.said if path == LIFECYCLE and method == "POST"]) == 2
-            del case.objects.stored[PODS + "urgent"]
-            server.world.gone("urgent")
-            for _ in range(3):
-                await server.turn(WITHDRAW_SECONDS)
-            assert (case.asked(), MADE in case.objects.stored) == (None, False)
-
-    run_bounded(test())
+        server.world.gone("urgent")
+        for _ in range(3):
+            await server.turn(WITHDRAW_SECONDS)
+        assert (case.asked(), MADE in case.objects.stored) == (None, False)

@@ -38,8 +38,7 @@ def reloads(world: World, result: str) -> float:
     return world.metric("settings_reloads_total", result=result)
 
 
-def test_weights_and_cost_terms_count_at_once(tmp_path: Path) -> None:
-    world = World()
+def test_weights_and_cost_terms_count_at_once(world: World, tmp_path: Path) -> None:
     before = world.settings.hash
     world.node("a", links=DGX1V)
     world.filter(world.pod("one", 1))
@@ -56,8 +55,7 @@ def test_weights_and_cost_terms_count_at_once(tmp_path: Path) -> None:
     assert "scorers[0].name=packing (set)" in flags
 
 
-def test_a_file_that_is_wrong_changes_nothing(tmp_path: Path) -> None:
-    world = World()
+def test_a_file_that_is_wrong_changes_nothing(world: World, tmp_path: Path) -> None:
     before = world.verbs.policy.scorers
     controller = loaded(world, tmp_path, HEAD + "scorers: [{name: nothing, weight: 1}]\n")
     assert world.verbs.policy.scorers is before
@@ -103,8 +101,7 @@ def test_quotas_count_at_once(tmp_path: Path) -> None:
     assert {name: one.weight for name, one in world.cluster.settings.queue.queues.items()} == {"lab": 3}
 
 
-def test_an_explanation_is_by_the_policy_as_it_is(tmp_path: Path) -> None:
-    world = World()
+def test_an_explanation_is_by_the_policy_as_it_is(world: World, tmp_path: Path) -> None:
     world.node("a", 1)
     world.pod("old", 1, "a", start=WALL - 60, held=[0])
     world.pod("high", 1, priority=10)
@@ -119,9 +116,8 @@ def test_an_explanation_is_by_the_policy_as_it_is(tmp_path: Path) -> None:
     assert terms() == [1]
 
 
-def test_a_file_that_is_being_written_is_read_when_it_is_whole(tmp_path: Path) -> None:
+def test_a_file_that_is_being_written_is_read_when_it_is_whole(world: World, tmp_path: Path) -> None:
     """An editor that writes in place empties the file first, and an empty file is a valid one: all defaults."""
-    world = World()
     quotas = "queue: {queues: {lab: {weight: 3}}}\n"
     controller = loaded(world, tmp_path, HEAD + quotas)
     file = tmp_path / "settings.yaml"
@@ -139,9 +135,8 @@ def test_a_file_that_is_being_written_is_read_when_it_is_whole(tmp_path: Path) -
     assert (reloads(world, "loaded"), len(world.verbs.policy.scorers)) == (2, 1)
 
 
-def test_a_change_while_the_server_starts_is_seen(tmp_path: Path) -> None:
+def test_a_change_while_the_server_starts_is_seen(world: World, tmp_path: Path) -> None:
     """The settings are read first; then credentials are looked for, and the API server is asked."""
-    world = World()
     file = tmp_path / "settings.yaml"
     file.write_text(HEAD + SPREAD)
     run_bounded(SettingsFile(file, world.verbs, world.metrics).look())
@@ -150,8 +145,7 @@ def test_a_change_while_the_server_starts_is_seen(tmp_path: Path) -> None:
     assert reloads(world, "loaded") == 1  # nothing has changed since the start
 
 
-def test_a_pipe_is_not_read_again(tmp_path: Path) -> None:
-    world = World()
+def test_a_pipe_is_not_read_again(world: World, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     run_bounded(SettingsFile(tmp_path / "pipe", world.verbs, world.metrics).look())
     assert world.cluster.settings is world.settings

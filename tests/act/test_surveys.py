@@ -64,9 +64,8 @@ def test_pods_are_packed_into_empty_nodes_of_each_model() -> None:
     assert wanted(world) == {"H": 3, "A": 3}
 
 
-def test_a_pod_that_we_reject_for_links_wants_a_node_although_there_is_room() -> None:
+def test_a_pod_that_we_reject_for_links_wants_a_node_although_there_is_room(world: World) -> None:
     """Cluster Autoscaler counts two free GPUs, and adds none."""
-    world = World()
     world.node("n", 4, labels=H, links=pairs(4))
     world.pod("p0", 1, "n", held=(0,))
     world.pod("p1", 1, "n", held=(2,))
@@ -88,7 +87,6 @@ def test_who_wants_no_node() -> None:
     assert wanted(world) == {}
 
 
-@pytest.mark.anyio
 async def test_the_metric_is_bounded_and_goes_when_no_pod_waits() -> None:
     answers: list[Mapping[str, int]] = [{f"m{n:03}": n for n in range(MOST_MODELS + 50)}, {}]
     shown, read = Metrics(), [False, True, True]
@@ -191,9 +189,8 @@ def test_pods_that_wait_are_counted_by_reason_and_size() -> None:
     assert by_reason == {one["reason"]: one["pods"] for one in explainer(world).fleet()["waiting"]}
 
 
-def test_pods_that_fit_and_are_not_tried_again_are_passed_over() -> None:
+def test_pods_that_fit_and_are_not_tried_again_are_passed_over(world: World) -> None:
     """After the longest backoff; not those that wait for another reason, nor those whose latest filter call fitted."""
-    world = World()
     world.node("a", 4, links=pairs(4))
     world.pod("holds", 4, "a")
     late, large = world.pod("late", 4), world.pod("large", 8)
@@ -244,7 +241,6 @@ def test_pods_that_ask_for_the_same_are_judged_once(monkeypatch: pytest.MonkeyPa
     assert sum(judged) == 40
 
 
-@pytest.mark.anyio
 async def test_a_count_that_takes_long_is_made_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
     """A count of 2 s of CPU time, then one of almost none: 98 s and 30 s until the next one."""
     steps, clock, slept, end = [2.0, 0.0], [0.0], list[float](), asyncio.Event()

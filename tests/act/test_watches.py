@@ -49,9 +49,13 @@ def _no_settling(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(calls, "LOOK_SECONDS", 0.0)  # nor does a dark view look around
 
 
-def test_the_first_request_comes_11_seconds_after_the_loss() -> None:
+@pytest.fixture
+def clock() -> Now:
+    return Now()
+
+
+def test_the_first_request_comes_11_seconds_after_the_loss(clock: Now) -> None:
     """And finds that nobody may be evicted: nobody needs to have asked before."""
-    clock = Now()
     world, states = watched(clock)
     states["Node"].watching, states["Node"].lost_at = False, clock.now
     clock.now += 11.0
@@ -59,8 +63,7 @@ def test_the_first_request_comes_11_seconds_after_the_loss() -> None:
     assert world.metric("decisions_total", verb="preempt", reason="dark") == 1
 
 
-def test_readiness_ends_a_minute_after_the_loss_though_nobody_asked() -> None:
-    clock = Now()
+def test_readiness_ends_a_minute_after_the_loss_though_nobody_asked(clock: Now) -> None:
     world, states = watched(clock)
     states["Pod"].watching, states["Pod"].lost_at = False, clock.now
     clock.now += 59.9
@@ -76,9 +79,8 @@ def test_readiness_ends_a_minute_after_the_loss_though_nobody_asked() -> None:
 
 
 @pytest.mark.parametrize("kind", ["Pod", "Node", "PodDisruptionBudget"])
-def test_silence_counts_from_the_last_word_once_it_is_too_long(kind: str) -> None:
+def test_silence_counts_from_the_last_word_once_it_is_too_long(clock: Now, kind: str) -> None:
     """Below that a stream that is fine says nothing either, and there is no dark time."""
-    clock = Now()
     made, states = live(clock)
     silent_since = clock.now
     for _ in range(99):
@@ -93,8 +95,7 @@ def test_silence_counts_from_the_last_word_once_it_is_too_long(kind: str) -> Non
     assert made.ages()[kind] == 10.0
 
 
-def test_other_kinds_may_be_silent_for_minutes() -> None:
-    clock = Now()
+def test_other_kinds_may_be_silent_for_minutes(clock: Now) -> None:
     made, states = live(clock)
     clock.now += 140.0
     for name in ("Pod", "Node", "PodDisruptionBudget"):
@@ -103,8 +104,7 @@ def test_other_kinds_may_be_silent_for_minutes() -> None:
     assert made.dark(evicting=True) == 0.0
 
 
-def test_what_is_known_of_pods_ends_with_their_loss() -> None:
-    clock = Now()
+def test_what_is_known_of_pods_ends_with_their_loss(clock: Now) -> None:
     made, states = live(clock)
     assert made.known_at() == clock.now
     states["Pod"].lost_at = lost = clock.now - 3.0
@@ -114,8 +114,7 @@ def test_what_is_known_of_pods_ends_with_their_loss() -> None:
     assert made.known_at() is None
 
 
-def test_the_server_is_returning_once_it_has_answered_about_all_that_was_lost() -> None:
-    clock = Now()
+def test_the_server_is_returning_once_it_has_answered_about_all_that_was_lost(clock: Now) -> None:
     made, states = live(clock)
     assert not made.returning()
     states["Pod"].lost_at = states["Node"].lost_at = clock.now
@@ -128,8 +127,7 @@ def test_the_server_is_returning_once_it_has_answered_about_all_that_was_lost() 
     assert not made.returning()
 
 
-def test_turns_that_end_as_agreed_are_no_restarts() -> None:
-    clock = Now()
+def test_turns_that_end_as_agreed_are_no_restarts(clock: Now) -> None:
     made, states = live(clock)
     states["Pod"].counters.watches, states["Pod"].counters.turns = 1000, 997
     assert made.restarts()["Pod"] == 2
@@ -185,8 +183,7 @@ def test_a_list_that_brings_little_collects_nothing(monkeypatch: pytest.MonkeyPa
     assert len(frozen) == 2
 
 
-def test_kinds_that_may_not_be_read_degrade() -> None:
-    clock = Now()
+def test_kinds_that_may_not_be_read_degrade(clock: Now) -> None:
     world, states = watched(clock)
     assert world.call("/readyz", method="GET").json["degraded"] == []
     states["Job.batch"].forbidden = states["ResourceClaim"].forbidden = "403: jobs is forbidden"

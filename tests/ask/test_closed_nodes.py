@@ -28,8 +28,7 @@ def tainted(world: World, name: str, taints: list[JSON], **facts: Any) -> None:
 
 
 @pytest.mark.parametrize("reason", TAINTS)
-def test_the_gpus_of_nodes_that_take_no_pods_are_not_free(reason: str) -> None:
-    world = World()
+def test_the_gpus_of_nodes_that_take_no_pods_are_not_free(world: World, reason: str) -> None:
     for name in ("a", "b"):
         tainted(world, name, TAINTS[reason])
     world.pod("p", 3, "a", held=(0, 1, 2))
@@ -52,8 +51,7 @@ def test_the_gpus_of_nodes_that_take_no_pods_are_not_free(reason: str) -> None:
     assert f"<b>{reason}</b>" in world.call("/node?node=a", method="GET", accept="text/html").body.decode()
 
 
-def test_open_and_closed_nodes_of_one_model_are_counted_apart() -> None:
-    world = World()
+def test_open_and_closed_nodes_of_one_model_are_counted_apart(world: World) -> None:
     world.node("open", 8, links=pairs(8))
     world.node("off", 8, links=pairs(8), unschedulable=True)
     tainted(world, "away", TAINTS["unreachable"])
@@ -64,8 +62,7 @@ def test_open_and_closed_nodes_of_one_model_are_counted_apart() -> None:
     assert "cordoned" in _cells(page(world, "/debug/map?node=off")["nodes"][0])
 
 
-def test_a_soft_taint_closes_no_node() -> None:
-    world = World()
+def test_a_soft_taint_closes_no_node(world: World) -> None:
     tainted(world, "a", [{"key": "node.kubernetes.io/not-ready", "effect": "PreferNoSchedule"}])
     [model] = page(world, "/debug/top")["models"]
     assert (model["nodes"], model["free_gpus"], model["closed"]) == (1, 8, [])

@@ -72,8 +72,7 @@ def test_a_victim_is_explained_while_it_terminates_and_after_it_is_gone() -> Non
     assert "cost of the eviction of 2 pods: work lost 1.03 GPU-hours" in text
 
 
-def test_why_another_eviction_was_dearer_is_told_in_words() -> None:
-    world = World()
+def test_why_another_eviction_was_dearer_is_told_in_words(world: World) -> None:
     for name, seconds in (("n1", 60), ("n2", 3600)):
         world.node(name, 4)
         world.pod(f"on-{name}", 4, name, start=WALL - seconds, held=(0, 1, 2, 3))
@@ -168,8 +167,7 @@ def test_a_tenant_displaces_its_own_evicted_pods_and_keeps_nothing_long() -> Non
     assert kept.latest("loud", "p999") is not None
 
 
-def test_a_running_pod_says_what_may_evict_it_and_at_what_cost() -> None:
-    world = World()
+def test_a_running_pod_says_what_may_evict_it_and_at_what_cost(world: World) -> None:
     classes(world)
     world.node("n1", 4)
     world.pod("old", 2, "n1", start=WALL - 1800, priority=400)
@@ -196,8 +194,7 @@ def test_a_running_pod_says_what_may_evict_it_and_at_what_cost() -> None:
     assert json.loads(own)["evictable_by"] == [{"priority_class": "serve", "priority": 1000, "pods": None}]
 
 
-def test_the_cost_counts_the_gang_that_would_break() -> None:
-    world = World()
+def test_the_cost_counts_the_gang_that_would_break(world: World) -> None:
     world.node("n1", 8)
     notes = {"gpu-extender.io/gang": "g", "gpu-extender.io/gang-min": "2"}
     for name in ("a", "b"):
@@ -206,8 +203,7 @@ def test_the_cost_counts_the_gang_that_would_break() -> None:
     assert (term(cost, "gangs_broken"), term(cost, "work_lost_gpu_seconds")) == (1, 400)
 
 
-def test_a_protected_pod_has_no_price() -> None:
-    world = World()
+def test_a_protected_pod_has_no_price(world: World) -> None:
     classes(world)
     world.node("n1", 4)
     world.pod("old", 2, "n1", start=WALL - 60, annotations={"gpu-extender.io/protect-for": "10m"})

@@ -19,8 +19,7 @@ def kinds(shown: JSON) -> list[str]:
     return [way["kind"] for way in shown["ways_out"]]
 
 
-def test_a_pod_that_nobody_asked_about_fits() -> None:
-    world = World()
+def test_a_pod_that_nobody_asked_about_fits(world: World) -> None:
     world.node("n1", 4, links=pairs(4))
     world.node("n2", 8, links=pairs(8))
     world.pod("p", 2, links="required")
@@ -36,8 +35,7 @@ def test_a_pod_that_nobody_asked_about_fits() -> None:
     assert world.filter(world.pod("p", 2, links="required"))["NodeNames"][0] == "n1"
 
 
-def test_a_pod_that_fits_states_why_it_waits_still() -> None:
-    world = World()
+def test_a_pod_that_fits_states_why_it_waits_still(world: World) -> None:
     world.node("n1", 4)
     world.filter(world.pod("p", 2))
     shown = explained(world)
@@ -48,9 +46,8 @@ def test_a_pod_that_fits_states_why_it_waits_still() -> None:
     assert explained(world)["sentence"].endswith(asked)
 
 
-def test_what_is_reserved_and_not_linked_is_not_counted_as_linked() -> None:
+def test_what_is_reserved_and_not_linked_is_not_counted_as_linked(world: World) -> None:
     """The first pod has reserved what is free: for the second one, which asks for the same, the node falls by that."""
-    world = World()
     world.node("n1", 4, links=pairs(4))
     world.pod("old", 1, "n1", held=(0,), start=WALL - 60)
     world.pod("other", 1, "n1", held=(2,), priority=9)
@@ -65,8 +62,7 @@ def test_what_is_reserved_and_not_linked_is_not_counted_as_linked() -> None:
         assert shown["reasons"] == {reason: 1}
 
 
-def test_a_pod_that_runs_is_explained_by_the_decision_that_placed_it() -> None:
-    world = World()
+def test_a_pod_that_runs_is_explained_by_the_decision_that_placed_it(world: World) -> None:
     world.node("n1", 4, links=pairs(4))
     world.node("n2", 8, links=pairs(8))
     world.filter(world.pod("p", 2))
@@ -79,8 +75,7 @@ def test_a_pod_that_runs_is_explained_by_the_decision_that_placed_it() -> None:
     assert explained(world)["sentence"] == "runs on n2, GPUs 0-1 (observed)"
 
 
-def test_an_assumed_pod_is_waited_for_and_no_longer_than_it_is_assumed() -> None:
-    world = World()
+def test_an_assumed_pod_is_waited_for_and_no_longer_than_it_is_assumed(world: World) -> None:
     world.node("n1", 2)
     world.filter(world.pod("first", 2))
     world.now += 1.5
@@ -100,8 +95,7 @@ def test_an_assumed_pod_is_waited_for_and_no_longer_than_it_is_assumed() -> None
     assert explained(world)["verdict"] == "fits"
 
 
-def test_a_nominated_pod_is_waited_for_and_its_end_is_not_known() -> None:
-    world = World()
+def test_a_nominated_pod_is_waited_for_and_its_end_is_not_known(world: World) -> None:
     world.node("n1", 2)
     world.pod("first", 2, nominated="n1", priority=5)
     world.pod("p", 2)
@@ -112,8 +106,7 @@ def test_a_nominated_pod_is_waited_for_and_its_end_is_not_known() -> None:
     assert explained(world)["verdict"] == "fits"
 
 
-def test_victims_of_the_pod_itself_are_waited_for() -> None:
-    world = World()
+def test_victims_of_the_pod_itself_are_waited_for(world: World) -> None:
     world.node("n1", 2)
     world.pod("old", 2, "n1", start=WALL - 60)
     pod = world.pod("p", 2, priority=5)
@@ -155,8 +148,7 @@ def test_what_no_node_admits_never_fits_and_states_what_would_help(spec: JSON, n
     assert shown["sentence"].startswith(f"never fits: no node admits it {sentence}")
 
 
-def test_a_request_beyond_every_machine_never_fits() -> None:
-    world = World()
+def test_a_request_beyond_every_machine_never_fits(world: World) -> None:
     world.node("n1", 4)
     world.pod("old", 3, "n1")
     world.pod("p", 8, cpu="0", memory="0")
@@ -189,8 +181,7 @@ def test_evictions_that_nothing_carries_out_say_what_they_need() -> None:
     assert needs(Settings.model_validate({"scheduler_version": "1.38"})) is None
 
 
-def test_a_gate_of_another_controller_is_named() -> None:
-    world = World()
+def test_a_gate_of_another_controller_is_named(world: World) -> None:
     world.node("n1", 4)
     world.pod("p", 2, spec={"schedulingGates": [{"name": "example.com/later"}]})
     shown = explained(world)
@@ -220,8 +211,7 @@ def test_a_node_that_repels_the_pod_is_no_way_out() -> None:
     ("query", "status"),
     [("", 400), ("?pod=p", 400), ("?pod=default/none", 404), ("?pod=default/p&most=x", 400), ("?pod=default/cpu", 400)],
 )
-def test_what_cannot_be_answered(query: str, status: int) -> None:
-    world = World()
+def test_what_cannot_be_answered(world: World, query: str, status: int) -> None:
     world.pod("p", 1)
     world.pod("cpu")
     reply = world.call(f"/debug/explain{query}", method="GET")
@@ -229,8 +219,7 @@ def test_what_cannot_be_answered(query: str, status: int) -> None:
     assert set(reply.json["error"]) == {"code", "path", "message"}
 
 
-def test_what_is_unknown_on_the_pod_is_a_warning() -> None:
-    world = World()
+def test_what_is_unknown_on_the_pod_is_a_warning(world: World) -> None:
     world.node("n1", 4)
     world.pod("p", 2, annotations={"gpu-extender.io/link": "required"})
     shown = world.call("/debug/explain?pod=default/p", method="GET").json
@@ -260,8 +249,7 @@ def test_of_few_gpus_a_smaller_set_may_fit_where_a_larger_one_fits_and_one_betwe
     assert [found.spec["is"] for most in (2, 3, 4, 8) if (found := most_gpus(most, fits))] == [2, 2, 4, 4]
 
 
-def test_whether_its_priority_allows_it_to_evict() -> None:
-    world = World()
+def test_whether_its_priority_allows_it_to_evict(world: World) -> None:
     world.node("n", 4)
     world.pod("low", 4, "n", priority=1)
     world.pod("p", 2, priority=5)
@@ -290,8 +278,7 @@ class Forbidden(ReservationStore):
         return "PATCH configmaps: 403 forbidden"
 
 
-def test_a_reservation_that_cannot_be_written_is_named() -> None:
-    world = World()
+def test_a_reservation_that_cannot_be_written_is_named(world: World) -> None:
     world.node("n", 8)
     world.pod("low", 8, "n", priority=1, held=range(8))
     urgent = world.pod("urgent", 4, priority=9)
@@ -309,8 +296,7 @@ def test_a_reservation_that_cannot_be_written_is_named() -> None:
     )
 
 
-def test_a_scheduler_that_does_not_ask_us_while_another_one_does() -> None:
-    world = World()
+def test_a_scheduler_that_does_not_ask_us_while_another_one_does(world: World) -> None:
     world.node("n1", 4)
     for name, scheduler in (("p", "default-scheduler"), ("asked", "gpu-scheduler")):
         world.set("Pod", workload(name, 1, spec={"schedulerName": scheduler}))

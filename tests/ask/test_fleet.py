@@ -31,9 +31,8 @@ def most(links: list[list[int]], free: set[int], size: int) -> int:
     return max((1 + most(links, free - one, size) for one in found), default=0)
 
 
-def test_linked_sets_are_as_many_as_can_be_taken_at_once() -> None:
+def test_linked_sets_are_as_many_as_can_be_taken_at_once(world: World) -> None:
     rng = random.Random(5)
-    world = World()
     expected = {2: 0, 4: 0}
     whole = free_gpus = 0
     for n in range(12):

@@ -56,7 +56,7 @@ def endless() -> Iterator[bytes]:
         yield b""
 
 
-def test_a_question_changes_nothing_here() -> None:
+async def test_a_question_changes_nothing_here() -> None:
     """The fork has the state as it was, and its changes end with it."""
     state = {"drained": 0}
 
@@ -65,173 +65,135 @@ def test_a_question_changes_nothing_here() -> None:
         yield f"drained {node} {state['drained']}".encode()
 
     asked, files = one(question, rest=1e9), open_files()
-
-    async def steps() -> None:
-        assert await asked.whole("q", "n1") == b"drained n1 1"
-        assert await asked.whole("q", "n2") == b"drained n2 1"
-        await over(asked)
-
-    run(steps())
+    assert await asked.whole("q", "n1") == b"drained n1 1"
+    assert await asked.whole("q", "n2") == b"drained n2 1"
+    await over(asked)
     assert state == {"drained": 0}
     assert open_files() == files
 
 
-def test_answers_leave_the_processor_to_the_server() -> None:
-    async def steps() -> None:
-        asked = Forks({"q": lambda: (b"%d" % os.nice(0),)})
-        assert int(await asked.whole("q")) == min(19, os.nice(0) + forks.NICE)
-        await over(asked)
-
-    run(steps())
+async def test_answers_leave_the_processor_to_the_server() -> None:
+    asked = Forks({"q": lambda: (b"%d" % os.nice(0),)})
+    assert int(await asked.whole("q")) == min(19, os.nice(0) + forks.NICE)
+    await over(asked)
 
 
-def test_errors_come_as_they_were_raised() -> None:
+async def test_errors_come_as_they_were_raised() -> None:
     def question(which: str) -> Iterator[bytes]:
         yield b"a"
         if which == "bad":
             raise BadRequest("expected a list", path="add", code="finer")
         raise {"no pod": NotFound("no such pod", path="default/a"), "defect": KeyError("defect of ours")}[which]
 
-    async def steps() -> None:
-        asked = one(question)
-        with pytest.raises(NotFound, match="no such pod") as caught:
-            await asked.whole("q", "no pod")
-        assert caught.value.as_json() == {"error": {"code": "not-found", "path": "default/a", "message": "no such pod"}}
-        with pytest.raises(BadRequest) as refused:
-            await asked.whole("q", "bad")
-        assert (refused.value.code, refused.value.status, refused.value.path) == ("finer", 400, "add")
-        with pytest.raises(RuntimeError, match="KeyError: 'defect of ours'"):
-            await asked.whole("q", "defect")
-        await over(asked)
-
-    run(steps())
+    asked = one(question)
+    with pytest.raises(NotFound, match="no such pod") as caught:
+        await asked.whole("q", "no pod")
+    assert caught.value.as_json() == {"error": {"code": "not-found", "path": "default/a", "message": "no such pod"}}
+    with pytest.raises(BadRequest) as refused:
+        await asked.whole("q", "bad")
+    assert (refused.value.code, refused.value.status, refused.value.path) == ("finer", 400, "add")
+    with pytest.raises(RuntimeError, match="KeyError: 'defect of ours'"):
+        await asked.whole("q", "defect")
+    await over(asked)
 
 
-def test_a_moment_serves_until_the_rest_is_over() -> None:
+async def test_a_moment_serves_until_the_rest_is_over() -> None:
     """Questions about what has just changed wait for the next one."""
+    asked = one(pid, rest=1e9)
+    first = await asked.whole("q")
+    assert first == await asked.whole("q") != b"%d" % os.getpid()
+    waits = asyncio.create_task(asked.whole("q", fresh=True))
+    await asyncio.sleep(0.5)
+    assert not waits.done()
+    assert await asked.whole("q") == first
+    asked._rested = 0.0
+    second = await waits
+    assert second != first
+    await over(asked)
 
-    async def steps() -> None:
-        asked = one(pid, rest=1e9)
-        first = await asked.whole("q")
-        assert first == await asked.whole("q") != b"%d" % os.getpid()
+
+async def test_rests_left_over_are_for_fresh_questions() -> None:
+    """Then such a question waits until a rest is over; and an hour without questions is no more than SAVED_REST."""
+    at = 0.0
+    asked = Forks({"q": pid}, rest=1e9, saved=2 * forks.MOST_REST, clock=lambda: at)
+    for hour in range(2):
+        at = 3600.0 * (hour + 1)
+        moments = set()
+        for _ in range(3):
+            at += 0.001
+            moments.add(await asked.whole("q", fresh=True))
+        assert len(moments) == 3
+        at += 0.001
         waits = asyncio.create_task(asked.whole("q", fresh=True))
         await asyncio.sleep(0.5)
         assert not waits.done()
-        assert await asked.whole("q") == first
-        asked._rested = 0.0
-        second = await waits
-        assert second != first
-        await over(asked)
-
-    run(steps())
+        at += forks.MOST_REST
+        assert await waits not in moments
+    await over(asked)
 
 
-def test_rests_left_over_are_for_fresh_questions() -> None:
-    """Then such a question waits until a rest is over; and an hour without questions is no more than SAVED_REST."""
-    at = 0.0
-
-    async def steps() -> None:
-        nonlocal at
-        asked = Forks({"q": pid}, rest=1e9, saved=2 * forks.MOST_REST, clock=lambda: at)
-        for hour in range(2):
-            at = 3600.0 * (hour + 1)
-            moments = set()
-            for _ in range(3):
-                at += 0.001
-                moments.add(await asked.whole("q", fresh=True))
-            assert len(moments) == 3
-            at += 0.001
-            waits = asyncio.create_task(asked.whole("q", fresh=True))
-            await asyncio.sleep(0.5)
-            assert not waits.done()
-            at += forks.MOST_REST
-            assert await waits not in moments
-        await over(asked)
-
-    run(steps())
-
-
-def test_a_moment_is_not_kept_for_long() -> None:
+async def test_a_moment_is_not_kept_for_long() -> None:
     """Else the pages that the server writes would be there twice."""
-
-    async def steps() -> None:
-        asked = one(pid, rest=1.0)
-        await asked.whole("q")
-        while asked._keeper is not None:
-            await asyncio.sleep(0.01)
-        await over(asked)
-
-    run(steps())
+    asked = one(pid, rest=1.0)
+    await asked.whole("q")
+    while asked._keeper is not None:
+        await asyncio.sleep(0.01)
+    await over(asked)
 
 
-def test_a_slow_reader_holds_up_no_other_question() -> None:
-    async def steps() -> None:
-        asked = one(lambda size: (b"x" * size,), rest=1e9)
-        slow = await asked.ask("q", 4 << 20)
-        assert await asked.whole("q", 3) == b"xxx"
-        assert len(await slow.whole()) == 4 << 20
-        await over(asked)
-
-    run(steps())
+async def test_a_slow_reader_holds_up_no_other_question() -> None:
+    asked = one(lambda size: (b"x" * size,), rest=1e9)
+    slow = await asked.ask("q", 4 << 20)
+    assert await asked.whole("q", 3) == b"xxx"
+    assert len(await slow.whole()) == 4 << 20
+    await over(asked)
 
 
-def test_slow_readers_hold_up_no_other_question() -> None:
+async def test_slow_readers_hold_up_no_other_question() -> None:
     """Even as many as a keeper makes answers at once."""
-
-    async def steps() -> None:
-        asked = one(lambda size: (b"x" * size,), rest=1e9)
-        slow = [await asked.ask("q", 4 << 20) for _ in range(forks.MOST_ANSWERS)]
-        assert await asked.whole("q", 3) == b"xxx"
-        for answer in slow:
-            answer.close()
-        await over(asked)
-
-    run(steps())
+    asked = one(lambda size: (b"x" * size,), rest=1e9)
+    slow = [await asked.ask("q", 4 << 20) for _ in range(forks.MOST_ANSWERS)]
+    assert await asked.whole("q", 3) == b"xxx"
+    for answer in slow:
+        answer.close()
+    await over(asked)
 
 
-def test_a_keeper_that_takes_no_questions_holds_up_nothing() -> None:
+async def test_a_keeper_that_takes_no_questions_holds_up_nothing() -> None:
     """Clients that leave their questions do not count as asked, but the questions wait in its socket."""
+    asked = one(pid, rest=1e9)
+    await asked.whole("q")
+    assert asked._keeper is not None
+    os.kill(asked._keeper.pid, signal.SIGSTOP)
+    keeper = asked._keeper
 
-    async def steps() -> None:
-        asked = one(pid, rest=1e9)
-        await asked.whole("q")
-        assert asked._keeper is not None
-        os.kill(asked._keeper.pid, signal.SIGSTOP)
-        keeper = asked._keeper
+    def leave() -> None:
+        for _ in range(10_000):
+            forks._given(keeper).close()
 
-        def leave() -> None:
-            for _ in range(10_000):
-                forks._given(keeper).close()
-
-        with pytest.raises(Busy):
-            leave()
-        os.kill(asked._keeper.pid, signal.SIGKILL)
-        await over(asked)
-
-    run(steps())
+    with pytest.raises(Busy):
+        leave()
+    os.kill(asked._keeper.pid, signal.SIGKILL)
+    await over(asked)
 
 
-def test_a_keeper_that_dies_with_questions_is_counted_out() -> None:
+async def test_a_keeper_that_dies_with_questions_is_counted_out() -> None:
     """A reset, and not the end of a stream: the questions were not read."""
-
-    async def steps() -> None:
-        asked = one(pid, rest=1e9)
-        await asked.whole("q")
-        assert asked._keeper is not None
-        os.kill(asked._keeper.pid, signal.SIGSTOP)
-        tasks = [asyncio.create_task(asked.whole("q")) for _ in range(3)]
-        await asyncio.sleep(0.1)
-        os.kill(asked._keeper.pid, signal.SIGKILL)
-        found = await asyncio.gather(*tasks, return_exceptions=True)
-        assert [type(error) for error in found] == [NotAnswered] * 3
-        assert asked._asked == 0
-        await over(asked)
-
-    run(steps())
+    asked = one(pid, rest=1e9)
+    await asked.whole("q")
+    assert asked._keeper is not None
+    os.kill(asked._keeper.pid, signal.SIGSTOP)
+    tasks = [asyncio.create_task(asked.whole("q")) for _ in range(3)]
+    await asyncio.sleep(0.1)
+    os.kill(asked._keeper.pid, signal.SIGKILL)
+    found = await asyncio.gather(*tasks, return_exceptions=True)
+    assert [type(error) for error in found] == [NotAnswered] * 3
+    assert asked._asked == 0
+    await over(asked)
 
 
 @pytest.mark.parametrize("where", ["server", "keeper"])
-def test_no_process_can_be_made(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_no_process_can_be_made(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
     server, fork = os.getpid(), os.fork
 
     def failing() -> int:
@@ -239,19 +201,16 @@ def test_no_process_can_be_made(where: str, monkeypatch: pytest.MonkeyPatch) -> 
             raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
         return fork()
 
-    async def steps() -> None:
-        asked, files = one(pid, rest=1e9), open_files()
-        monkeypatch.setattr(os, "fork", failing)
-        for _ in range(2):
-            with pytest.raises(NotAnswered, match="no process can be made") as caught:
-                await asked.whole("q")
-            assert caught.value.status == 503
-        await over(asked)
-        await asyncio.sleep(0)
-        assert (asked._asked, open_files()) == (0, files)
-        assert not signal.pthread_sigmask(signal.SIG_BLOCK, ()) & {signal.SIGINT, signal.SIGTERM}
-
-    run(steps())
+    asked, files = one(pid, rest=1e9), open_files()
+    monkeypatch.setattr(os, "fork", failing)
+    for _ in range(2):
+        with pytest.raises(NotAnswered, match="no process can be made") as caught:
+            await asked.whole("q")
+        assert caught.value.status == 503
+    await over(asked)
+    await asyncio.sleep(0)
+    assert (asked._asked, open_files()) == (0, files)
+    assert not signal.pthread_sigmask(signal.SIG_BLOCK, ()) & {signal.SIGINT, signal.SIGTERM}
 
 
 @pytest.mark.parametrize("rest", [0.0, 1e9])
@@ -272,103 +231,78 @@ def test_who_started_the_server_ignores_the_ends_of_children(rest: float) -> Non
         signal.signal(signal.SIGCHLD, before)
 
 
-def test_too_many_questions_are_busy() -> None:
-    async def steps() -> None:
-        asked = one(sleeping, rest=1e9)
-        tasks = [asyncio.create_task(asked.whole("q")) for _ in range(forks.MOST_ASKED)]
-        await asyncio.sleep(0.01)
-        with pytest.raises(Busy):
-            await asked.whole("q")
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        assert asked._asked == 0
-        await over(asked)
-
-    run(steps())
+async def test_too_many_questions_are_busy() -> None:
+    asked = one(sleeping, rest=1e9)
+    tasks = [asyncio.create_task(asked.whole("q")) for _ in range(forks.MOST_ASKED)]
+    await asyncio.sleep(0.01)
+    with pytest.raises(Busy):
+        await asked.whole("q")
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    assert asked._asked == 0
+    await over(asked)
 
 
-def test_an_answer_ends_when_its_client_leaves() -> None:
-    async def steps() -> None:
-        asked, files = one(endless), open_files()
-        until = time.monotonic() + 0.3
-        with pytest.raises(ClientLeft):
-            await asked.whole("q", lost=lambda: time.monotonic() > until)
-        await over(asked)
-        await asyncio.sleep(0)
-        assert open_files() == files
-
-    run(steps())
+async def test_an_answer_ends_when_its_client_leaves() -> None:
+    asked, files = one(endless), open_files()
+    until = time.monotonic() + 0.3
+    with pytest.raises(ClientLeft):
+        await asked.whole("q", lost=lambda: time.monotonic() > until)
+    await over(asked)
+    await asyncio.sleep(0)
+    assert open_files() == files
 
 
-def test_a_process_that_dies_is_an_answer() -> None:
-    async def steps() -> None:
-        asked = one(lambda: os._exit(3), rest=1e9)
-        with pytest.raises(NotAnswered) as caught:
-            await asked.whole("q")
-        assert (caught.value.code, caught.value.status) == ("too-much-work", 503)
-        assert asked._keeper is not None
-        os.kill(asked._keeper.pid, signal.SIGKILL)
-        while not os.waitid(os.P_PID, asked._keeper.pid, os.WEXITED | os.WNOWAIT):
-            pass
-        with pytest.raises(NotAnswered):
-            await asked.whole("q")
-        await over(asked)
-
-    run(steps())
+async def test_a_process_that_dies_is_an_answer() -> None:
+    asked = one(lambda: os._exit(3), rest=1e9)
+    with pytest.raises(NotAnswered) as caught:
+        await asked.whole("q")
+    assert (caught.value.code, caught.value.status) == ("too-much-work", 503)
+    assert asked._keeper is not None
+    os.kill(asked._keeper.pid, signal.SIGKILL)
+    while not os.waitid(os.P_PID, asked._keeper.pid, os.WEXITED | os.WNOWAIT):
+        pass
+    with pytest.raises(NotAnswered):
+        await asked.whole("q")
+    await over(asked)
 
 
-def test_an_answer_that_ends_in_its_middle_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_answer_that_ends_in_its_middle_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     """A defect of its process is none of a survey or a view."""
     monkeypatch.setattr(forks, "WALL_SECONDS", 0.2)
-
-    async def steps() -> None:
-        asked = one(lambda: (b"x" * (8 << 20),), rest=1e9)
-        slow = await asked.ask("q")
-        await over(asked)
-        with pytest.raises(NotAnswered):
-            await slow.whole()
-        assert asked._asked == 0
-
-    run(steps())
+    asked = one(lambda: (b"x" * (8 << 20),), rest=1e9)
+    slow = await asked.ask("q")
+    await over(asked)
+    with pytest.raises(NotAnswered):
+        await slow.whole()
+    assert asked._asked == 0
 
 
-def test_an_answer_ends_when_its_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_answer_ends_when_its_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(forks, "WALL_SECONDS", 0.2)
-
-    async def steps() -> None:
-        asked = one(endless)
-        with pytest.raises(NotAnswered, match="too long"):
-            await asked.whole("q")
-        await over(asked)
-
-    run(steps())
+    asked = one(endless)
+    with pytest.raises(NotAnswered, match="too long"):
+        await asked.whole("q")
+    await over(asked)
 
 
-def test_an_answer_ends_before_the_memory_does(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_answer_ends_before_the_memory_does(monkeypatch: pytest.MonkeyPatch) -> None:
     server = os.getpid()
     monkeypatch.setattr(forks, "memory_left", lambda *_: None if os.getpid() == server else forks.LEAST_MEMORY - 1)
     monkeypatch.setattr(forks, "most_data", lambda *_: None)
-
-    async def steps() -> None:
-        asked = one(endless)
-        with pytest.raises(NotAnswered) as caught:
-            await asked.whole("q")
-        assert caught.value.code == "no-memory"
-        await over(asked)
-
-    run(steps())
+    asked = one(endless)
+    with pytest.raises(NotAnswered) as caught:
+        await asked.whole("q")
+    assert caught.value.code == "no-memory"
+    await over(asked)
 
 
-def test_no_fork_without_memory_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_no_fork_without_memory_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(forks, "memory_lacking", lambda: "100 MiB are needed")
-
-    async def steps() -> None:
-        asked = one(pid)
-        with pytest.raises(NotAnswered, match="100 MiB") as caught:
-            await asked.whole("q")
-        assert caught.value.code == "no-memory"
-        assert asked._keeper is None
-        assert asked._asked == 0
-
-    run(steps())
+    asked = one(pid)
+    with pytest.raises(NotAnswered, match="100 MiB") as caught:
+        await asked.whole("q")
+    assert caught.value.code == "no-memory"
+    assert asked._keeper is None
+    assert asked._asked == 0

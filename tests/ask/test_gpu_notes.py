@@ -7,9 +7,8 @@ from extender.objects.queueing import GATE
 from extender.settings import Settings
 from tests.ask.asking import events
 from tests.ask.whatif.asking import ask
-from tests.world import JSON, WALL, machine, workload
+from tests.world import JSON, PRODUCT, WALL, machine, workload
 
-PRODUCT = "nvidia.com/gpu.product"
 SHARED = {PRODUCT: "T4-SHARED", "nvidia.com/gpu.replicas": "4", "nvidia.com/gpu.count": "4"}
 
 

@@ -84,8 +84,7 @@ def test_the_time_counts_from_the_eviction_of_a_member() -> None:
     assert top(world)["partial_gangs"][0]["seconds"] == 360
 
 
-def test_check_finds_it_in_a_file_without_times() -> None:
-    world = World()
+def test_check_finds_it_in_a_file_without_times(world: World) -> None:
     world.node("n1", 6)
     for number in range(8):
         world.pod(f"w{number}", 1, "n1" if number < 6 else "", annotations=NOTES)
@@ -120,8 +119,7 @@ def test_the_metric_and_the_event_report_it_once() -> None:
     assert len(told) == 2  # it was whole meanwhile
 
 
-def test_a_tenant_with_many_such_gangs_gets_few_events_and_lines() -> None:
-    world = World()
+def test_a_tenant_with_many_such_gangs_gets_few_events_and_lines(world: World) -> None:
     world.node("n1", 200)
     for number in range(100):
         notes = {"gpu-extender.io/gang": f"g{number:03}", "gpu-extender.io/gang-min": "2"}

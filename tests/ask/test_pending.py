@@ -26,8 +26,7 @@ def classes(world: World, *names: str) -> None:
         world.set("PriorityClass", {"metadata": {"name": name, "uid": name}, "value": 1000 - number})
 
 
-def test_pods_are_counted_by_class_with_the_oldest() -> None:
-    world = World()
+def test_pods_are_counted_by_class_with_the_oldest(world: World) -> None:
     classes(world, "serve", "train")
     world.node("n1", 2)
     world.pod("runs", 2, "n1", priority=999)
@@ -42,8 +41,7 @@ def test_pods_are_counted_by_class_with_the_oldest() -> None:
     }
 
 
-def test_what_has_a_node_or_no_gpu_does_not_wait() -> None:
-    world = World()
+def test_what_has_a_node_or_no_gpu_does_not_wait(world: World) -> None:
     classes(world, "serve")
     world.node("n1", 2)
     waits(world, "a", 1000, "serve")
@@ -52,8 +50,7 @@ def test_what_has_a_node_or_no_gpu_does_not_wait() -> None:
     assert counted(world) == {}
 
 
-def test_the_labels_are_bounded() -> None:
-    world = World()
+def test_the_labels_are_bounded(world: World) -> None:
     classes(world, *(f"c{number:03}" for number in range(2 * MOST_CLASSES)))
     for number in range(2 * MOST_CLASSES):
         waits(world, f"p{number}", 1000 - number, f"c{number:03}")

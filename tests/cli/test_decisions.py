@@ -164,8 +164,7 @@ def test_a_bind_is_told_by_its_node_and_gpus(server: str, cli: Cli) -> None:
     ]
 
 
-def test_terms_that_are_equal_on_all_nodes_stand_once() -> None:
-    world = World()
+def test_terms_that_are_equal_on_all_nodes_stand_once(world: World) -> None:
     for name in "abcd":
         world.node(name, 8)
     world.pod("other", 2, "a")
@@ -176,8 +175,7 @@ def test_terms_that_are_equal_on_all_nodes_stand_once() -> None:
     assert not any("bad_nodes" in line for line in shown[1:])
 
 
-def test_no_decision_is_shown_with_most_0() -> None:
-    world = World()
+def test_no_decision_is_shown_with_most_0(world: World) -> None:
     world.node("n", 8)
     world.pod("p", 1)
     world.filter(workload("p", 1))

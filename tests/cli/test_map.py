@@ -114,8 +114,7 @@ def test_an_address_that_cannot_be_read_is_an_error(cli: Cli) -> None:
     assert json.loads(cli.err(["map", "--server", "http://[::", "-o", "json"], 1))["error"]["path"] == "--server"
 
 
-def test_a_node_that_states_more_gpus_than_any_has_is_shown_in_part() -> None:
-    world = World()
+def test_a_node_that_states_more_gpus_than_any_has_is_shown_in_part(world: World) -> None:
     world.node("n", "999999999999999999")
     world.node("full", 2)
     world.pod("more", 4, "full")
@@ -124,8 +123,7 @@ def test_a_node_that_states_more_gpus_than_any_has_is_shown_in_part() -> None:
     assert shown["full"]["free"] == 0
 
 
-def test_a_server_is_asked(cli: Cli) -> None:
-    world = World()
+def test_a_server_is_asked(world: World, cli: Cli) -> None:
     for one in objects():
         world.set(one["kind"], one)
     shown = world.call("/debug/map?node=n1", method="GET").json

@@ -85,9 +85,8 @@ def test_the_decision_shows_what_does_not_count() -> None:
     assert all(message in said for _, message in shown)
 
 
-def test_the_warnings_are_bounded() -> None:
+def test_the_warnings_are_bounded(world: World) -> None:
     """An annotation may have 256 KiB, and a node a hundred pods."""
-    world = World()
     world.node("n", 64, pods="300")
     for i in range(64):
         notes = {OURS + "protect-for": "876000h", OURS + "restart-seconds": "9" * 9}
@@ -100,9 +99,8 @@ def test_the_warnings_are_bounded() -> None:
     assert len(found.warning(pod)["message"]) < 300
 
 
-def test_a_duration_of_a_hundred_thousand_letters_is_none() -> None:
+def test_a_duration_of_a_hundred_thousand_letters_is_none(world: World) -> None:
     """It would be read again with each change of the node."""
-    world = World()
     world.node("n", 1)
     world.pod("p0", 1, "n", priority=1, start=WALL - 9, annotations={OURS + "protect-for": "1h" * 50_000})
     assert world.preempt(workload("p", 1, priority=9), {"n": ["p0"]}) == {"n": ["p0"]}
@@ -159,9 +157,8 @@ def test_a_minimum_that_can_not_be_met_counts_as_all_members() -> None:
         assert broken(world, ["p0"], 1) == price
 
 
-def test_what_is_left_of_a_gang_is_none() -> None:
+def test_what_is_left_of_a_gang_is_none(world: World) -> None:
     """The honest loses nothing by it: the other four of its gang are gone, or have not come."""
-    world = World()
     world.node("n", 5)
     for i in range(5):
         world.pod(f"p{i}", 1, "n", priority=1, start=WALL - 100, labels={OURS + "gang": "g", OURS + "gang-min": "5"})
@@ -173,9 +170,8 @@ def test_what_is_left_of_a_gang_is_none() -> None:
     assert world.decision()["victims"][0]["gang"] == "default/g"
 
 
-def test_a_group_of_one_by_its_object_is_no_gang() -> None:
+def test_a_group_of_one_by_its_object_is_no_gang(world: World) -> None:
     """Whoever states the minimum, and however many pods it wants."""
-    world = World()
     world.node("n", 1)
     world.set("Group", obj("scheduling.x-k8s.io/v1alpha1", "PodGroup", "g", {"minMember": 4}))
     world.pod("p0", 1, "n", priority=1, start=WALL - 100, labels={"scheduling.x-k8s.io/pod-group": "g"})
@@ -389,9 +385,8 @@ def test_durations_are_written_as_go_writes_them(seconds: int, text: str) -> Non
     assert duration_text(seconds) == text
 
 
-def test_a_claim_that_changes_counts_from_then_on() -> None:
+def test_a_claim_that_changes_counts_from_then_on(world: World) -> None:
     """Annotations may change while the pod runs: the bounds hold for what they say now, from the same start."""
-    world = World()
     world.node("n", 1)
     made = world.pod("p0", 1, "n", priority=1, start=WALL - 3000)
     asks = workload("p", 1, priority=9)

@@ -94,9 +94,8 @@ def test_sets_are_those_that_selectors_state(seed: int, monkeypatch: pytest.Monk
         assert [name for _, name in budgets.of(pod)] == expected
 
 
-def test_a_pod_is_compared_with_so_many_budgets_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pod_is_compared_with_so_many_budgets_at_most(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """A tenant may write thousands of budgets that no label rules out."""
-    world = World()
     world.node("n", 8)
     [pod] = pods_of(world, [{"app": "a"}])
     budgets = Budgets({})

@@ -51,8 +51,7 @@ def come_and_go(world: World, number: int) -> None:
         world.drop(kind, wire)
 
 
-def test_nothing_of_deleted_objects_is_left() -> None:
-    world = World()
+def test_nothing_of_deleted_objects_is_left(world: World) -> None:
     world.node("n", 8)
     for number in range(20):
         come_and_go(world, number)

@@ -79,8 +79,7 @@ def test_the_order_of_events_of_different_objects_does_not_matter(block: int) ->
         assert summary(world) == summary(fresh)
 
 
-def test_an_event_that_comes_twice_changes_nothing() -> None:
-    world = World()
+def test_an_event_that_comes_twice_changes_nothing(world: World) -> None:
     node = world.node("n", 8)
     pod = world.pod("p", 2, "n")
     before = summary(world)
@@ -92,8 +91,7 @@ def test_an_event_that_comes_twice_changes_nothing() -> None:
     assert used(world, "n") == 0
 
 
-def test_a_pod_that_takes_anothers_name_is_another_pod() -> None:
-    world = World()
+def test_a_pod_that_takes_anothers_name_is_another_pod(world: World) -> None:
     world.node("n", 8)
     old = world.pod("p", 2, "n")
     new = workload("p", 3, node="n")
@@ -107,22 +105,19 @@ def test_a_pod_that_takes_anothers_name_is_another_pod() -> None:
     assert found.uid == "uid-new"
 
 
-def test_a_pod_before_its_node() -> None:
-    world = World()
+def test_a_pod_before_its_node(world: World) -> None:
     world.pod("p", 2, "n")
     world.node("n", 8)
     assert used(world, "n") == 2
 
 
-def test_a_batch_is_one_generation() -> None:
-    world = World()
+def test_a_batch_is_one_generation(world: World) -> None:
     before = world.cluster.generation
     world.cluster.apply([], world.now)
     assert world.cluster.generation == before + 1
 
 
-def test_without_shows_a_cluster_without_some_pods_and_puts_them_back() -> None:
-    world = World()
+def test_without_shows_a_cluster_without_some_pods_and_puts_them_back(world: World) -> None:
     world.node("n", 4, links=pairs(4))
     for i in range(2):
         world.pod(f"p{i}", 2, "n", held=[2 * i, 2 * i + 1])
@@ -134,8 +129,7 @@ def test_without_shows_a_cluster_without_some_pods_and_puts_them_back() -> None:
     assert world.cluster.gpus.ledgers["n"] == ledger
 
 
-def test_without_puts_them_back_when_the_question_fails() -> None:
-    world = World()
+def test_without_puts_them_back_when_the_question_fails(world: World) -> None:
     world.node("n", 4)
     world.pod("p", 2, "n")
     with pytest.raises(RuntimeError), world.cluster.without({"uid-p"}, "n"):
@@ -160,8 +154,7 @@ def test_positions_that_kubelet_tells_are_sure() -> None:
     assert [(h.gpus, h.how) for h in world.cluster.gpus.ledgers["n"].holdings] == [((3, 5), "observed")]
 
 
-def test_what_settles_for_too_long_is_unknown() -> None:
-    world = World()
+def test_what_settles_for_too_long_is_unknown(world: World) -> None:
     world.node("n", 4, links=pairs(4))
     world.pod("p", 2, "n", phase="Pending")
     assert held(world, "n").pending == 2
@@ -170,8 +163,7 @@ def test_what_settles_for_too_long_is_unknown() -> None:
     assert (held(world, "n").pending, held(world, "n").unknown) == (0, 2)
 
 
-def test_schedulable_gpu_nodes_are_counted() -> None:
-    world = World()
+def test_schedulable_gpu_nodes_are_counted(world: World) -> None:
     node = world.node("a", 8)
     world.node("b", 8)
     world.node("c", 0)
@@ -183,8 +175,7 @@ def test_schedulable_gpu_nodes_are_counted() -> None:
     assert world.cluster.schedulable_gpu_nodes == 0
 
 
-def test_rows_are_used_again_and_the_new_node_has_nothing_of_the_old() -> None:
-    world = World()
+def test_rows_are_used_again_and_the_new_node_has_nothing_of_the_old(world: World) -> None:
     node = world.node("old", 8, links=DGX1V)
     world.pod("p", 3, "old", held=[1, 2, 3])
     row = world.cluster.row("old")
@@ -196,8 +187,7 @@ def test_rows_are_used_again_and_the_new_node_has_nothing_of_the_old() -> None:
     assert (held(world, "new").sure, held(world, "new").shape) == (0, 0)
 
 
-def test_gpus_that_two_pods_are_seen_to_hold_are_counted() -> None:
-    world = World()
+def test_gpus_that_two_pods_are_seen_to_hold_are_counted(world: World) -> None:
     world.node("n", 4, links=pairs(4))
     world.pod("a", 2, "n", held=[0, 1])
     world.pod("b", 2, "n", held=[1, 2])

@@ -14,9 +14,8 @@ from extender.objects import records
 from extender.objects.selectors import Requirement
 from extender.objects.stored_texts import MIX_BYTES
 from tests.cluster.dra.world import DraWorld
-from tests.world import AMD, GPU, World, workload
+from tests.world import AMD, GPU, PRODUCT, World, workload
 
-PRODUCT = "nvidia.com/gpu.product"
 H100 = (Requirement(PRODUCT, "In", ("H100",)),)
 DAY = 86_400.0
 
@@ -265,8 +264,7 @@ def test_what_was_counted_in_between_changes_nothing(pods: list[tuple[int, int]]
 # ---- from the watch to the tables
 
 
-def test_the_cluster_learns_each_pod_once() -> None:
-    world = World()
+def test_the_cluster_learns_each_pod_once(world: World) -> None:
     world.node("n", 8)
     for _ in range(3):
         world.pod("p", 2)
@@ -292,9 +290,8 @@ def test_the_cluster_learns_a_pod_that_comes_before_its_claim(pod_first: bool) -
     assert [(one.devices, count) for one, count in world.cluster.demand.mix.weights()] == [(2, 1.0)]
 
 
-def test_a_machine_stays_the_same_while_some_of_its_gpus_are_not_offered() -> None:
+def test_a_machine_stays_the_same_while_some_of_its_gpus_are_not_offered(world: World) -> None:
     """Unhealthy ones, and those of a claim whose pod is not known yet."""
-    world = World()
     world.node("n", 8)
     world.node("n", 5, capacity=8)
     assert [one.devices for one in world.cluster.demand.models.whole()] == [8]

@@ -15,13 +15,11 @@ import pytest
 from ext_core.rows import NodeRow
 from extender.cluster.device_plugins import Division, division, gpu_of, partial
 from extender.cluster.statements import PLAN
-from extender.policy.reasons import REASONS
 from extender.settings import ResourceSettings, Settings
 from extender.topologies.annotation import KEY, RELAY, decode, encode
-from tests.world import GPU, JSON, World, pairs, refused, topology, workload
+from tests.world import GPU, JSON, TEXT, World, pairs, refused, topology, workload
 
 SHARED, MIG = "nvidia.com/gpu.shared", "nvidia.com/mig-1g.10gb"
-TEXT = {reason.key: reason.text for reason in REASONS.values()}
 UUIDS = [f"GPU-{i:08x}-1111-2222-3333-444444444444" for i in range(4)]
 
 

@@ -127,8 +127,7 @@ def test_large_random_fleet_that_changes() -> None:
         assert rows_of(sets, *asked) == expected
 
 
-def test_pods_add_no_set_and_a_heartbeat_changes_nothing() -> None:
-    world = World()
+def test_pods_add_no_set_and_a_heartbeat_changes_nothing(world: World) -> None:
     for i in range(3):
         world.node(f"n{i}", 8, labels={"zone": "a", "host": f"h{i}"})
     sets = world.cluster.eligibility
@@ -140,8 +139,7 @@ def test_pods_add_no_set_and_a_heartbeat_changes_nothing() -> None:
     assert (len(sets), sets.version) == before
 
 
-def test_a_node_that_comes_back_in_another_row_is_found_there() -> None:
-    world = World()
+def test_a_node_that_comes_back_in_another_row_is_found_there(world: World) -> None:
     world.node("a", 8, labels={"kind": "old"})
     world.node("b", 8, labels={"kind": "new"})
     world.cluster.apply([Event("Node", "delete", world.cluster.nodes["a"])], 0.0)
@@ -169,9 +167,8 @@ def test_what_is_far_too_long_is_not_looked_at_in_a_hurry(asked: tuple[Any, Any,
     sets.program(*asked)  # what-if has the time
 
 
-def test_numbers_that_a_label_has_no_more_are_forgotten() -> None:
+def test_numbers_that_a_label_has_no_more_are_forgotten(world: World) -> None:
     """A label that holds a time: each change is another value."""
-    world = World()
     for stamp in range(1_700_000_000, 1_700_000_200):
         world.node("n", 8, labels={"stamp": str(stamp)})
     assert len(world.cluster.eligibility) == 3  # the name, the key, the value

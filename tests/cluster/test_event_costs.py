@@ -129,8 +129,7 @@ def test_a_shared_node_parses_the_statement_of_the_changed_pod_alone(monkeypatch
     check(world.cluster)
 
 
-def test_a_device_class_describes_no_node_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World()
+def test_a_device_class_describes_no_node_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     for i in range(5):
         world.node(f"n{i}", 8)
     world.drop("Node", world.node("gone", 8))

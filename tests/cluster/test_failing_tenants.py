@@ -14,14 +14,12 @@ from extender.cluster.pod_failures import KEPT_OF_TENANT, KEPT_OF_TENANTS
 from extender.objects import records
 from extender.objects.pods import MOST_IMAGES, MOST_OF_IMAGE
 from extender.objects.records import PodRecord
-from extender.policy.reasons import REASONS
 from extender.settings import FailingNodes, Placement, Settings
 from tests.calls import calls_of
 from tests.fuzz.sizes import sizes
 from tests.objects.test_failure_cause import NVML
-from tests.world import GPU, JSON, World, refused, workload
+from tests.world import GPU, JSON, TEXT, World, refused, workload
 
-TEXT = {reason.key: reason.text for reason in REASONS.values()}
 DEAD: JSON = {"phase": "Failed"}
 ADMISSION: JSON = {"phase": "Failed", "reason": "UnexpectedAdmissionError"}
 FOR_ALL, FOR_ONE = TEXT["node-failing"], TEXT["node-failing-namespace"]
@@ -66,8 +64,12 @@ def attacked(world: World) -> None:
         fails(world, f"bad{i}", node, namespace="evil", image=f"evil:{i}", account=f"account-{i}")
 
 
-def test_six_bare_pods_reject_both_nodes_for_their_namespace_only() -> None:
-    world = two()
+@pytest.fixture
+def world() -> World:
+    return two()
+
+
+def test_six_bare_pods_reject_both_nodes_for_their_namespace_only(world: World) -> None:
     attacked(world)
     assert why(world, "evil") == {"n1": FOR_ONE, "n2": FOR_ONE}
     assert world.filter(pod("p", namespace="good"))["NodeNames"] == ["n1", "n2"]
@@ -83,8 +85,7 @@ def test_six_bare_pods_reject_both_nodes_for_their_namespace_only() -> None:
     assert world.metric("failing_node_rejections", scope="namespace") == 0
 
 
-def test_a_tenants_failures_are_doubt_for_its_pods_only() -> None:
-    world = two()
+def test_a_tenants_failures_are_doubt_for_its_pods_only(world: World) -> None:
     fails(world, "bad", "n1", namespace="evil")
     assert world.filter(pod("p", namespace="evil"))["NodeNames"] == ["n2", "n1"]
     assert world.filter(pod("p", namespace="good"))["NodeNames"] == ["n1", "n2"]
@@ -98,8 +99,7 @@ def test_a_tenants_failures_are_doubt_for_its_pods_only() -> None:
     assert world.decision(pod="evil/q")["nodes"][1]["scores"]["bad_nodes"]["raw"] == 1 / 3
 
 
-def test_the_decision_says_which_scope_rejected() -> None:
-    world = two()
+def test_the_decision_says_which_scope_rejected(world: World) -> None:
     attacked(world)
     for i in range(3):
         fails(world, f"reported{i}", "n2", ADMISSION, namespace="good")
@@ -116,16 +116,14 @@ def test_the_decision_says_which_scope_rejected() -> None:
     ("image", "account", "rejected"),
     [("other:1", "default", True), ("evil:1", "default", False)],  # an image in common is suspected first
 )
-def test_two_independent_parties_reject_a_node_for_all(image: str, account: str, rejected: bool) -> None:
-    world = two()
+def test_two_independent_parties_reject_a_node_for_all(world: World, image: str, account: str, rejected: bool) -> None:
     fails(world, "a", "n1", namespace="one", image="evil:1")
     fails(world, "b", "n1", namespace="one", image="evil:1")
     fails(world, "c", "n1", namespace="two", image=image, account=account)
     assert why(world, "good") == ({"n1": FOR_ALL} if rejected else {})
 
 
-def test_kubelets_word_of_one_tenants_pods_is_enough() -> None:
-    world = two()
+def test_kubelets_word_of_one_tenants_pods_is_enough(world: World) -> None:
     broken: JSON = {
         "phase": "Pending",
         "containerStatuses": [
@@ -141,9 +139,8 @@ def test_kubelets_word_of_one_tenants_pods_is_enough() -> None:
     assert world.metric("pod_failures_total", what="runtime") == 1
 
 
-def test_asking_past_the_scheduler_counts_for_the_tenant_only() -> None:
+def test_asking_past_the_scheduler_counts_for_the_tenant_only(world: World) -> None:
     """spec.nodeName, and more GPUs than are free: kubelet answers UnexpectedAdmissionError."""
-    world = two()
     message = f"Allocate failed due to requested number of devices unavailable for {GPU}. Requested: 9, Available: 8"
     for i in range(3):
         fails(world, f"a{i}", "n1", ADMISSION | {"message": message}, namespace="evil")
@@ -152,9 +149,8 @@ def test_asking_past_the_scheduler_counts_for_the_tenant_only() -> None:
     assert why(world, "evil") == {"n1": FOR_ONE, "n2": FOR_ONE}
 
 
-def test_a_pod_that_names_another_tenants_owner_takes_nothing_back() -> None:
+def test_a_pod_that_names_another_tenants_owner_takes_nothing_back(world: World) -> None:
     """An owner's uid may stand in any pod: only pods of its own namespace blame a workload."""
-    world = two()
     for i in range(3):
         fails(world, f"honest{i}", "n1", namespace="good", owner="Job")
     for i, node in enumerate(("n1", "n2")):
@@ -162,8 +158,7 @@ def test_a_pod_that_names_another_tenants_owner_takes_nothing_back() -> None:
     assert why(world, "good") == {"n1": FOR_ONE}
 
 
-def test_who_clears_what() -> None:
-    world = two()
+def test_who_clears_what(world: World) -> None:
     attacked(world)
     fails(world, "mine", "n1", namespace="good", image="good:1")
     assert why(world, "third") == {"n1": FOR_ALL}  # two parties
@@ -178,8 +173,7 @@ def test_who_clears_what() -> None:
     assert why(world, "evil") == {"n2": FOR_ONE}
 
 
-def test_a_device_that_was_handed_to_any_pod_clears_what_kubelet_reported() -> None:
-    world = two()
+def test_a_device_that_was_handed_to_any_pod_clears_what_kubelet_reported(world: World) -> None:
     for i in range(3):
         fails(world, f"a{i}", "n1", ADMISSION, namespace="one")
     assert why(world, "good") == {"n1": FOR_ALL}
@@ -189,9 +183,8 @@ def test_a_device_that_was_handed_to_any_pod_clears_what_kubelet_reported() -> N
     assert why(world, "good") == why(world, "one") == {}
 
 
-def test_a_pod_that_asks_the_runtime_for_no_gpu_clears_nothing_of_others() -> None:
+def test_a_pod_that_asks_the_runtime_for_no_gpu_clears_nothing_of_others(world: World) -> None:
     """With NVIDIA_VISIBLE_DEVICES=void it runs on a node whose driver is not loaded."""
-    world = two()
     broken: JSON = {
         "phase": "Pending",
         "containerStatuses": [{"name": "main", "state": {"waiting": {"reason": "RunContainerError", "message": NVML}}}],
@@ -208,9 +201,8 @@ def test_a_pod_that_asks_the_runtime_for_no_gpu_clears_nothing_of_others() -> No
     assert why(world, "good") == {}
 
 
-def test_rows_follow_their_nodes() -> None:
+def test_rows_follow_their_nodes(world: World) -> None:
     """A node that goes takes what was held on it along; another that gets its row starts clean."""
-    world = two()
     attacked(world)
     world.drop("Node", {"metadata": {"name": "n1", "uid": "uid-n1"}})
     world.node("n3", 8)

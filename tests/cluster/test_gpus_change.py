@@ -31,9 +31,8 @@ def held(world: World) -> dict[str, tuple[str, tuple[int, ...] | None]]:
     return {one.uid.removeprefix("uid-"): (one.how, one.gpus) for one in world.cluster.gpus.ledgers["n"].holdings}
 
 
-def test_renumbered_after_a_driver_update() -> None:
+def test_renumbered_after_a_driver_update(world: World) -> None:
     """The same ids under other numbers: the pod holds what it held, by its new number."""
-    world = World()
     world.node("n", annotations=stated(OLD))
     seen(world, "a", OLD[0], OLD[3])
     assert held(world) == {"a": ("observed", (0, 3))}
@@ -41,9 +40,8 @@ def test_renumbered_after_a_driver_update() -> None:
     assert held(world) == {"a": ("observed", (0, 2))}
 
 
-def test_a_node_that_came_back_with_other_gpus() -> None:
+def test_a_node_that_came_back_with_other_gpus(world: World) -> None:
     """What kubelet said of the old ones places nobody on the new ones, though a relay enforces plans there."""
-    world = World()
     world.node("n", annotations=stated(OLD, **{RELAY: "1"}))
     seen(world, "a", OLD[0], OLD[3], plan="0,3")
     world.node("n", annotations=stated([f"GPU-{gpu:08d}" for gpu in range(100, 108)], **{RELAY: "1"}))
@@ -51,9 +49,8 @@ def test_a_node_that_came_back_with_other_gpus() -> None:
     assert world.cluster.gpus.ledgers["n"].sure == 0
 
 
-def test_a_gpu_disappears_and_comes_back() -> None:
+def test_a_gpu_disappears_and_comes_back(world: World) -> None:
     """Its holder keeps it; meanwhile the statement is about other GPUs than the node has, and nothing is placed."""
-    world = World()
     world.node("n", annotations=stated(OLD))
     seen(world, "a", OLD[0], OLD[3])
     needs = world.pod("needs", 2, links="required")
@@ -65,9 +62,8 @@ def test_a_gpu_disappears_and_comes_back() -> None:
     assert world.filter(needs)["NodeNames"] == ["n"]
 
 
-def test_the_device_plugin_restarts() -> None:
+def test_the_device_plugin_restarts(world: World) -> None:
     """Allocatable drops to 0 for seconds: transient, and the ledger stands."""
-    world = World()
     world.node("n", annotations=stated(OLD))
     seen(world, "a", OLD[0], OLD[3])
     world.node("n", 0, capacity=8, annotations=stated(OLD))
@@ -76,8 +72,7 @@ def test_the_device_plugin_restarts() -> None:
     assert held(world) == {"a": ("observed", (0, 3))}
 
 
-def test_a_pod_that_ended_holds_nothing() -> None:
-    world = World()
+def test_a_pod_that_ended_holds_nothing(world: World) -> None:
     world.node("n", annotations=stated(OLD, **{RELAY: "1"}))
     world.pod("a", 2, "n", annotations={PLAN: "0,3"})
     assert world.cluster.gpus.ledgers["n"].sure == 0b1001

@@ -11,11 +11,9 @@ from extender.cluster.node_health import NodeHealth
 from extender.cluster.pod_failures import RejectionChange
 from extender.objects import records
 from extender.objects.records import PodRecord
-from extender.policy.reasons import REASONS
 from tests.cluster.dra.world import DraWorld
-from tests.world import GPU, JSON, WALL, World, logged, refused, workload
+from tests.world import GPU, JSON, TEXT, WALL, World, logged, refused, workload
 
-TEXT = {reason.key: reason.text for reason in REASONS.values()}
 ADMISSION: JSON = {"phase": "Failed", "reason": "UnexpectedAdmissionError"}
 RUNNING: JSON = {"phase": "Running"}
 DEAD: JSON = {"phase": "Failed"}
@@ -43,8 +41,12 @@ def fail(health: NodeHealth, name: str, at: float, node: str = "n", status: JSON
 # -- the count ---------------------------------------------------------------------------------------------------------
 
 
-def test_doubt_halves_every_five_minutes_and_ends() -> None:
-    health = NodeHealth()
+@pytest.fixture
+def health() -> NodeHealth:
+    return NodeHealth()
+
+
+def test_doubt_halves_every_five_minutes_and_ends(health: NodeHealth) -> None:
     assert health.doubt("n", 0.0) == 0.0
     fail(health, "a", 100.0)
     assert health.doubt("n", 100.0) == 1.0
@@ -57,8 +59,7 @@ def test_doubt_halves_every_five_minutes_and_ends() -> None:
     assert health.failures("n") == ()
 
 
-def test_three_within_ten_minutes_refuse_the_node_until_one_is_older() -> None:
-    health = NodeHealth()
+def test_three_within_ten_minutes_refuse_the_node_until_one_is_older(health: NodeHealth) -> None:
     for i, at in enumerate((0.0, 300.0)):
         fail(health, f"p{i}", at)
         assert health.tick(at) == []
@@ -76,15 +77,13 @@ def test_three_within_ten_minutes_refuse_the_node_until_one_is_older() -> None:
     assert health.failing("n", 601.0)  # 300, 599, 601
 
 
-def test_three_that_are_too_far_apart_do_not() -> None:
-    health = NodeHealth()
+def test_three_that_are_too_far_apart_do_not(health: NodeHealth) -> None:
     for i, at in enumerate((0.0, 300.0, 601.0)):
         fail(health, f"p{i}", at)
     assert not health.failing("n", 601.0)
 
 
-def test_one_pod_counts_once() -> None:
-    health = NodeHealth()
+def test_one_pod_counts_once(health: NodeHealth) -> None:
     fail(health, "a", 0.0)
     for at in (1.0, 2.0, 3.0):
         health.pod(record("a", status=ADMISSION), record("a", status=ADMISSION), at)
@@ -92,8 +91,7 @@ def test_one_pod_counts_once() -> None:
 
 
 @pytest.mark.parametrize(("age", "counts"), [(0.0, True), (60.0, True), (60.1, False)])
-def test_dead_within_a_minute_of_being_bound(age: float, counts: bool) -> None:
-    health = NodeHealth()
+def test_dead_within_a_minute_of_being_bound(health: NodeHealth, age: float, counts: bool) -> None:
     unbound, bound = record("a", ""), record("a")
     health.pod(unbound, None, 0.0)
     health.pod(bound, unbound, 1000.0)
@@ -103,9 +101,8 @@ def test_dead_within_a_minute_of_being_bound(age: float, counts: bool) -> None:
     assert bool(health.failures("n")) == counts
 
 
-def test_a_container_that_dies_is_no_sign_of_life() -> None:
+def test_a_container_that_dies_is_no_sign_of_life(health: NodeHealth) -> None:
     """With restartPolicy Always the pod stays Running while its containers crash."""
-    health = NodeHealth()
     fail(health, "p", 0.0)
     _lives(health, "loop", 10.0)
     again: JSON = RUNNING | {"containerStatuses": [{"name": "main", "restartCount": 1}]}
@@ -117,8 +114,7 @@ def test_a_container_that_dies_is_no_sign_of_life() -> None:
     assert [one.what for one in health.failures("n")] == ["admission", "died"]
 
 
-def test_a_container_that_dies_later_did_not_die_of_the_node() -> None:
-    health = NodeHealth()
+def test_a_container_that_dies_later_did_not_die_of_the_node(health: NodeHealth) -> None:
     bound = record("slow")
     health.pod(bound, None, 0.0)
     again: JSON = RUNNING | {"containerStatuses": [{"name": "main", "restartCount": 1}]}
@@ -126,8 +122,7 @@ def test_a_container_that_dies_later_did_not_die_of_the_node() -> None:
     assert not health.failures("n")
 
 
-def test_who_was_sent_away_did_not_die_of_the_node() -> None:
-    health = NodeHealth()
+def test_who_was_sent_away_did_not_die_of_the_node(health: NodeHealth) -> None:
     evicted: JSON = DEAD | {"conditions": [{"type": "DisruptionTarget", "status": "True", "reason": "Preemption"}]}
     fail(health, "evicted", 0.0, status=evicted)
     bound = record("deleted")
@@ -138,8 +133,7 @@ def test_who_was_sent_away_did_not_die_of_the_node() -> None:
     assert health.failures("n") == ()
 
 
-def test_a_workload_that_dies_everywhere_is_to_blame_itself() -> None:
-    health = NodeHealth()
+def test_a_workload_that_dies_everywhere_is_to_blame_itself(health: NodeHealth) -> None:
     for i, node in enumerate(("a", "a", "b", "a", "a", "c")):
         bound = owned(f"p{i}", "job", {"phase": "Pending"}, node)
         health.pod(bound, None, float(i))
@@ -155,8 +149,7 @@ def test_a_workload_that_dies_everywhere_is_to_blame_itself() -> None:
     assert health.doubt("a", 10.0) == health.doubt("b", 10.0) == 1.0
 
 
-def test_three_deaths_on_one_node_refuse_it_to_their_namespace() -> None:
-    health = NodeHealth()
+def test_three_deaths_on_one_node_refuse_it_to_their_namespace(health: NodeHealth) -> None:
     for i in range(3):
         fail(health, f"p{i}", float(i), status=DEAD)
     assert health.failing("n", 2.0, "default")
@@ -164,9 +157,8 @@ def test_three_deaths_on_one_node_refuse_it_to_their_namespace() -> None:
     assert not health.failing("n", 2.0)
 
 
-def test_the_end_may_be_told_after_the_pod_has_left() -> None:
+def test_the_end_may_be_told_after_the_pod_has_left(health: NodeHealth) -> None:
     """The watch of living pods and that of failed ones are two."""
-    health = NodeHealth()
     for name, node, status in (("a", "n", DEAD), ("b", "", ADMISSION), ("c", "n", ADMISSION)):
         known = record(name, node)
         health.pod(known, None, 0.0)
@@ -184,9 +176,8 @@ def test_the_end_may_be_told_after_the_pod_has_left() -> None:
 
 
 @pytest.mark.parametrize(("age", "counts"), [(None, True), (60.0, True), (61.0, False)])
-def test_the_end_may_be_told_before_the_binding(age: float | None, counts: bool) -> None:
+def test_the_end_may_be_told_before_the_binding(health: NodeHealth, age: float | None, counts: bool) -> None:
     """The same two watches, the other way round."""
-    health = NodeHealth()
     waiting, start = record("p", ""), None if age is None else WALL - age
     health.pod(waiting, None, 0.0, WALL - 100)
     health.pod(record("p", status=DEAD, start=start), waiting, 100.0, WALL)
@@ -204,8 +195,7 @@ def _lives(health: NodeHealth, name: str, at: float) -> None:
     health.pod(record(name, status=RUNNING), bound, at)
 
 
-def test_a_pod_that_starts_and_runs_for_a_minute_clears_the_node() -> None:
-    health = NodeHealth()
+def test_a_pod_that_starts_and_runs_for_a_minute_clears_the_node(health: NodeHealth) -> None:
     for i in range(3):
         fail(health, f"p{i}", float(i))
     health.tick(3.0)
@@ -216,8 +206,7 @@ def test_a_pod_that_starts_and_runs_for_a_minute_clears_the_node() -> None:
     assert health.doubt("n", 70.0) == 0.0
 
 
-def test_a_pod_that_started_before_the_failure_proves_nothing() -> None:
-    health = NodeHealth()
+def test_a_pod_that_started_before_the_failure_proves_nothing(health: NodeHealth) -> None:
     _lives(health, "old", 0.0)
     fail(health, "p", 30.0)
     health.tick(100.0)
@@ -228,16 +217,14 @@ def test_a_pod_that_started_before_the_failure_proves_nothing() -> None:
     assert health.doubt("n", 300.0) > 0
 
 
-def test_a_pod_that_is_deleted_after_a_minute_has_cleared_the_node() -> None:
-    health = NodeHealth()
+def test_a_pod_that_is_deleted_after_a_minute_has_cleared_the_node(health: NodeHealth) -> None:
     fail(health, "p", 0.0)
     _lives(health, "good", 10.0)
     health.gone(record("good", status=RUNNING), 70.0)
     assert health.doubt("n", 70.0) == 0.0
 
 
-def test_a_pod_that_ran_to_its_end_clears_the_node() -> None:
-    health = NodeHealth()
+def test_a_pod_that_ran_to_its_end_clears_the_node(health: NodeHealth) -> None:
     fail(health, "p", 0.0)
     bound = record("job")
     health.pod(bound, None, 5.0)
@@ -248,8 +235,7 @@ def test_a_pod_that_ran_to_its_end_clears_the_node() -> None:
 # -- after a restart ---------------------------------------------------------------------------------------------------
 
 
-def test_what_is_listed_counts_with_its_age() -> None:
-    health = NodeHealth()
+def test_what_is_listed_counts_with_its_age(health: NodeHealth) -> None:
     for i, age in enumerate((100, 300, 500, 100_000)):
         health.pod(record(f"p{i}", start=WALL - age, status=ADMISSION), None, 50.0, WALL)
     assert health.failing("n", 50.0)
@@ -261,8 +247,7 @@ def test_what_is_listed_counts_with_its_age() -> None:
     assert [c.refused for c in health.tick(50.0)] == [False]
 
 
-def test_a_past_of_unknown_age_does_not_count() -> None:
-    health = NodeHealth()
+def test_a_past_of_unknown_age_does_not_count(health: NodeHealth) -> None:
     for i in range(3):
         health.pod(record(f"p{i}", status=ADMISSION), None, 0.0)
         health.pod(record(f"q{i}", status=ADMISSION), None, 0.0, WALL)
@@ -277,8 +262,7 @@ def crash(world: World, name: str, node: str, status: JSON = ADMISSION) -> None:
     world.set("Pod", pod | {"status": status})
 
 
-def test_any_healthy_node_wins_and_after_three_nobody_goes_there() -> None:
-    world = World()
+def test_any_healthy_node_wins_and_after_three_nobody_goes_there(world: World) -> None:
     world.node("bad", 8)
     world.node("good", 8)
     world.pod("packed", 4, "bad")  # packing alone would take it
@@ -296,8 +280,7 @@ def test_any_healthy_node_wins_and_after_three_nobody_goes_there() -> None:
     assert world.filter(pod)["NodeNames"] == ["bad", "good"]
 
 
-def test_refused_and_told() -> None:
-    world = World()
+def test_refused_and_told(world: World) -> None:
     told: list[tuple[str, str]] = []
 
     class Heard(Listener):
@@ -330,9 +313,8 @@ def test_refused_and_told() -> None:
     assert world.metric("pod_failures_total", what="admission") == 4
 
 
-def test_a_refused_node_keeps_nobody_waiting_and_evicts_nobody_on_it() -> None:
+def test_a_refused_node_keeps_nobody_waiting_and_evicts_nobody_on_it(world: World) -> None:
     """No Error: it would hold the pod for ten minutes in retries, and forbid it to preempt."""
-    world = World()
     world.node("bad", 8)
     world.node("full", 8)
     world.pod("low", 8, "full", priority=1)
@@ -346,8 +328,7 @@ def test_a_refused_node_keeps_nobody_waiting_and_evicts_nobody_on_it() -> None:
     assert world.preempt(pod, {"full": ["low"], "bad": ["lowbad"]}) == {"full": ["low"]}
 
 
-def test_uncordoning_and_a_new_node_of_that_name_clear_it() -> None:
-    world = World()
+def test_uncordoning_and_a_new_node_of_that_name_clear_it(world: World) -> None:
     bad = world.node("bad", 8)
     for i in range(3):
         crash(world, f"p{i}", "bad")
@@ -364,8 +345,7 @@ def test_uncordoning_and_a_new_node_of_that_name_clear_it() -> None:
     assert not refused(world.filter(workload("p", 1)))
 
 
-def test_pods_without_gpus_say_nothing() -> None:
-    world = World()
+def test_pods_without_gpus_say_nothing(world: World) -> None:
     world.node("n", 8)
     for i in range(3):
         pod = world.pod(f"p{i}", 0, "n", phase="Pending")
@@ -373,8 +353,7 @@ def test_pods_without_gpus_say_nothing() -> None:
     assert world.cluster.health.failures("n") == ()
 
 
-def test_the_live_watch_brings_failed_pods_apart() -> None:
-    world = World()
+def test_the_live_watch_brings_failed_pods_apart(world: World) -> None:
     world.node("n", 8)
     for i in range(3):
         pod = world.pod(f"p{i}", 2, "n", phase="Pending")

@@ -45,9 +45,8 @@ def empty(cluster: Cluster) -> None:
     assert not len(cluster.gangs)
 
 
-def test_a_circle_of_owners_leaves_nothing_behind() -> None:
+def test_a_circle_of_owners_leaves_nothing_behind(world: World) -> None:
     """Three Jobs own each other. The gang of a pod below one of them is another one, seen from each of the three."""
-    world = World()
     world.node("n", 8)
     jobs = [group("Job", f"j{i}", ("Job", f"j{(i + 1) % 3}")) for i in range(3)]
     for job in jobs:
@@ -132,10 +131,9 @@ def step(world: World, rng: Random, pods: dict[str, JSON], groups: dict[tuple[st
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_random_owners_and_pods_in_any_order(seed: int) -> None:
+def test_random_owners_and_pods_in_any_order(world: World, seed: int) -> None:
     """After each change the tables are those of a cluster that starts with the same objects; with no pod, empty."""
     rng = Random(seed)
-    world = World()
     world.node("n", 8)
     pods: dict[str, JSON] = {}
     groups: dict[tuple[str, str], JSON] = {}

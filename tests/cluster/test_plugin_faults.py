@@ -141,8 +141,7 @@ def node_of(
         (node_of((0, 1), device_plugin_version="0.20.0", relay="1", uuids=False), 3, "plugin-panics"),
     ],
 )
-def test_filter(node: dict[str, Any], gpus: int, key: str | None) -> None:
-    world = World()
+def test_filter(world: World, node: dict[str, Any], gpus: int, key: str | None) -> None:
     world.set("Node", node)
     world.node("safe", 8)
     answer = world.filter(workload("p", gpus), ["n", "safe"])
@@ -151,8 +150,7 @@ def test_filter(node: dict[str, Any], gpus: int, key: str | None) -> None:
     assert answer["FailedNodes"] == {}
 
 
-def test_a_node_that_may_fail_the_pod_comes_last() -> None:
-    world = World()
+def test_a_node_that_may_fail_the_pod_comes_last(world: World) -> None:
     world.set("Node", node_of((0, 1)))
     world.node("safe", 8)  # empty, and its links are unknown: worse in every other way
     for links in ("preferred", "ignore"):

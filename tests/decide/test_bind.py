@@ -14,14 +14,12 @@ from extender.decide.decisions import BindIntent, Written
 from extender.decide.wire import Binding
 from extender.objects.records import PodRecord
 from extender.objects.records import pod as read_pod
-from extender.policy.reasons import REASONS
 from extender.sim.machines import gpu_uuids, machine, topology_annotation
 from extender.topologies.annotation import KEY, RELAY, decode
 from tests.waiting import run_bounded
-from tests.world import GPU, JSON, World, pairs, workload
+from tests.world import GPU, JSON, TEXT, World, pairs, workload
 
 PLAN = "gpu-extender.io/gpus"
-TEXT = {reason.key: reason.text for reason in REASONS.values()}
 
 
 class Api:

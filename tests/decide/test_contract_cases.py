@@ -89,8 +89,7 @@ def test_compatibility_binding() -> None:
     assert wire.binding("myerror") == b'{"Error":"myerror"}'
 
 
-def test_compatibility_priorities() -> None:
-    world = World()
+def test_compatibility_priorities(world: World) -> None:
     world.node("myhost", 8)
     body = json.dumps(world.args(workload("p", 1))).encode()
     assert world.call("/v1/prioritize", body).body == b'[{"Host":"myhost","Score":10}]'
@@ -104,8 +103,7 @@ def test_compatibility_preemption() -> None:
     assert wire.preemption(None) == b'{"NodeNameToMetaVictims":{}}'
 
 
-def test_compatibility_filter() -> None:
-    world = World()
+def test_compatibility_filter(world: World) -> None:
     world.node("foo", 8)
     body = json.dumps(world.args(workload("p", 1))).encode()
     assert world.call("/v1/filter", body).body == (
@@ -116,15 +114,13 @@ def test_compatibility_filter() -> None:
 # -- pkg/scheduler/extender_test.go TestSchedulerWithExtenders ---------------------------------------------------------
 
 
-def test_1_an_extender_that_fails() -> None:
+def test_1_an_extender_that_fails(world: World) -> None:
     """Ours fails when it has to guess: the cycle ends, and nobody is evicted."""
-    world = World()
     with pytest.raises(CallError, match="not known to the extender"):
         ask_filter(world, workload("p", 1), ["machine1"])
 
 
-def test_2_an_extender_that_refuses_all() -> None:
-    world = World()
+def test_2_an_extender_that_refuses_all(world: World) -> None:
     world.node("machine1", 1)
     world.node("machine2", 1)
     passed, failed = ask_filter(world, workload("p", 2), ["machine1", "machine2"])
@@ -146,14 +142,12 @@ def test_3_and_4_two_extenders_leave_what_both_let_pass() -> None:
     assert ask_filter(other, workload("q", 2), passed)[0] == []
 
 
-def test_5_one_node_is_scored_too() -> None:
-    world = World()
+def test_5_one_node_is_scored_too(world: World) -> None:
     world.node("machine1", 2)
     assert world.prioritize(workload("p", 2), ["machine1"]) == {"machine1": 10}
 
 
-def test_6_and_7_points_are_whole_numbers_for_every_node_that_was_sent() -> None:
-    world = World()
+def test_6_and_7_points_are_whole_numbers_for_every_node_that_was_sent(world: World) -> None:
     for i in range(20):
         world.node(f"machine{i:02}", 8)
         world.pod(f"r{i}", i % 8, f"machine{i:02}")
@@ -163,9 +157,8 @@ def test_6_and_7_points_are_whole_numbers_for_every_node_that_was_sent() -> None
     assert max(points.values()) == 10
 
 
-def test_8_a_pod_that_is_none_of_ours_is_let_through() -> None:
+def test_8_a_pod_that_is_none_of_ours_is_let_through(world: World) -> None:
     """Where managedResources is left out of the scheduler's configuration it comes to us all the same."""
-    world = World()
     world.node("machine1", 0)
     assert ask_filter(world, workload("p"), ["machine1", "machine2"]) == (["machine1", "machine2"], {})
 
@@ -183,8 +176,7 @@ def test_8_a_pod_that_is_none_of_ours_is_let_through() -> None:
     ],
     ids=["requests", "limits", "init container", "another managed resource"],
 )
-def test_is_interested(spec: JSON) -> None:
-    world = World()
+def test_is_interested(world: World, spec: JSON) -> None:
     world.node("machine1", 0)
     passed, failed = ask_filter(world, workload("p", spec=spec), ["machine1"])
     assert passed == []

@@ -14,11 +14,10 @@ from extender.policy.reasons import REASONS
 from extender.reservations.reservations import Reservation
 from extender.settings import Settings, Shortlist
 from tests.calls import calls_of
-from tests.world import AMD, GPU, JSON, World, logged, pairs, refused, workload
+from tests.world import AMD, GPU, JSON, TEXT, World, logged, pairs, refused, workload
 
 NEW = Settings(scheduler_version="1.38")
 OLD = Settings()
-TEXT = {reason.key: reason.text for reason in REASONS.values()}
 
 
 def switch(gpus: int = 8) -> list[list[int]]:
@@ -78,8 +77,7 @@ ASKS: list[tuple[str, dict[str, Any], int]] = [
 
 
 @pytest.mark.parametrize(("spec", "gpus"), [case[1:] for case in ASKS], ids=[case[0] for case in ASKS])
-def test_gpus_are_summed_as_kubernetes_sums_them(spec: dict[str, Any], gpus: int) -> None:
-    world = World()
+def test_gpus_are_summed_as_kubernetes_sums_them(world: World, spec: dict[str, Any], gpus: int) -> None:
     world.node("exact", gpus)
     world.node("short", gpus - 1)
     answer = world.filter(workload("p", spec=spec))
@@ -88,8 +86,7 @@ def test_gpus_are_summed_as_kubernetes_sums_them(spec: dict[str, Any], gpus: int
     assert world.decision()["pod"]["gpus"] == {GPU: gpus}
 
 
-def test_each_of_two_resource_names_has_to_fit() -> None:
-    world = World()
+def test_each_of_two_resource_names_has_to_fit(world: World) -> None:
     for name, amounts in {"both": {GPU: "2", AMD: "2"}, "nvidia": {GPU: "8"}, "amd": {AMD: "8"}}.items():
         status = {"cpu": "64", "memory": "512Gi", "pods": "110", **amounts}
         world.set("Node", {"metadata": {"name": name}, "status": {"allocatable": status, "capacity": status}})
@@ -100,8 +97,7 @@ def test_each_of_two_resource_names_has_to_fit() -> None:
     assert world.filter(workload("q", 4, resource=AMD))["NodeNames"] == ["amd"]
 
 
-def test_a_quantity_of_0_of_one_name_does_not_hide_the_other() -> None:
-    world = World()
+def test_a_quantity_of_0_of_one_name_does_not_hide_the_other(world: World) -> None:
     world.node("n", 4)
     pod = workload("p", spec={"containers": [{"name": "a", "resources": {"limits": {GPU: "4", AMD: "0"}}}]})
     assert fits(world, pod)
@@ -131,8 +127,7 @@ COUNTED: list[tuple[str, Callable[[World], object], bool]] = [
 
 
 @pytest.mark.parametrize(("prepare", "there"), [case[1:] for case in COUNTED], ids=[case[0] for case in COUNTED])
-def test_what_counts_as_taken(prepare: Callable[[World], object], there: bool) -> None:
-    world = World()
+def test_what_counts_as_taken(world: World, prepare: Callable[[World], object], there: bool) -> None:
     world.node("n", 8)
     world.node("other", 8)
     prepare(world)
@@ -152,8 +147,7 @@ def test_another_nominated_pod_costs_a_call_a_few_steps() -> None:
     assert (spent[1] - spent[0]) / 100 < 20, "calls of functions for each nominated pod"
 
 
-def test_a_pod_that_changes_is_counted_as_it_is_now() -> None:
-    world = World()
+def test_a_pod_that_changes_is_counted_as_it_is_now(world: World) -> None:
     world.node("n", 8)
     pod = world.pod("r", 3, "n")
     assert fits(world, workload("p", 5))
@@ -165,8 +159,7 @@ def test_a_pod_that_changes_is_counted_as_it_is_now() -> None:
     assert fits(world, workload("p", 8))
 
 
-def test_a_node_that_comes_back_has_its_pods_still() -> None:
-    world = World()
+def test_a_node_that_comes_back_has_its_pods_still(world: World) -> None:
     node = world.node("n", 8)
     world.pod("r", 3, "n")
     world.drop("Node", node)
@@ -337,17 +330,15 @@ def test_a_nominated_pod_never_gets_an_error(key: str, settings: Settings) -> No
     assert list(refused(answer)) == ["n"]
 
 
-def test_a_nominated_node_that_we_do_not_know_is_in_failed_nodes() -> None:
+def test_a_nominated_node_that_we_do_not_know_is_in_failed_nodes(world: World) -> None:
     """In the other map the pod may preempt a second time (contract, T4)."""
-    world = World()
     world.node("a", 1)
     answer = world.filter(workload("p", 2, priority=5, nominated="n"), ["n"])
     assert answer["Error"] == ""
     assert answer["FailedNodes"] == {"n": TEXT["unknown-node"]}
 
 
-def test_the_nominated_node_alone_is_in_failed_nodes_up_to_1_37() -> None:
-    world = World()
+def test_the_nominated_node_alone_is_in_failed_nodes_up_to_1_37(world: World) -> None:
     for name in ("a", "b", "c"):
         world.node(name, 2)
         world.pod(f"low-{name}", 2, name, priority=1)
@@ -356,15 +347,13 @@ def test_the_nominated_node_alone_is_in_failed_nodes_up_to_1_37() -> None:
     assert answer["FailedAndUnresolvableNodes"] == {"a": TEXT["gpus-busy"], "c": TEXT["gpus-busy"]}
 
 
-def test_a_transient_refusal_next_to_a_plain_one_is_an_error_while_nothing_fits() -> None:
-    world = World()
+def test_a_transient_refusal_next_to_a_plain_one_is_an_error_while_nothing_fits(world: World) -> None:
     world.node("a", 1)
     answer = world.filter(workload("p", 2), ["a", "new"])
     assert answer["Error"] == TEXT["unknown-node"]
 
 
-def test_a_node_that_stays_unknown_is_refused_plainly_in_the_end() -> None:
-    world = World()
+def test_a_node_that_stays_unknown_is_refused_plainly_in_the_end(world: World) -> None:
     world.node("a", 1)
     assert world.filter(workload("p", 2), ["a", "strange"])["Error"]
     world.now += 61
@@ -373,8 +362,7 @@ def test_a_node_that_stays_unknown_is_refused_plainly_in_the_end() -> None:
     assert set(refused(answer)) == {"a", "strange"}
 
 
-def test_a_device_plugin_that_stays_away_means_no_gpus() -> None:
-    world = World()
+def test_a_device_plugin_that_stays_away_means_no_gpus(world: World) -> None:
     world.node("n", 0, capacity=8)
     assert world.filter(workload("p", 1))["Error"] == TEXT["device-plugin-away"]
     world.now += 61
@@ -402,8 +390,7 @@ def test_reasons_hold_nothing_that_varies() -> None:
 # -- GPUs by DRA -------------------------------------------------------------------------------------------------------
 
 
-def test_a_node_without_the_resource_passes_last_where_a_device_class_serves_the_name() -> None:
-    world = World()
+def test_a_node_without_the_resource_passes_last_where_a_device_class_serves_the_name(world: World) -> None:
     world.node("dra", 0)
     world.node("plain", 8)
     world.set("DeviceClass", {"metadata": {"name": "gpu.example.com"}, "spec": {"extendedResourceName": GPU}})
@@ -417,8 +404,7 @@ def test_a_node_without_the_resource_passes_last_where_a_device_class_serves_the
     assert shown["dra"]["score"] == min(node["score"] for node in shown.values())
 
 
-def test_debug_decisions_says_which_nodes_dra_serves() -> None:
-    world = World()
+def test_debug_decisions_says_which_nodes_dra_serves(world: World) -> None:
     world.node("bare", 0)
     world.node("plain", 8)
     world.set("DeviceClass", {"metadata": {"name": "gpu.example.com"}, "spec": {"extendedResourceName": GPU}})
@@ -428,8 +414,7 @@ def test_debug_decisions_says_which_nodes_dra_serves() -> None:
     assert "served_by" not in shown["plain"]
 
 
-def test_a_device_class_of_another_name_changes_nothing() -> None:
-    world = World()
+def test_a_device_class_of_another_name_changes_nothing(world: World) -> None:
     world.node("n", 0)
     world.set("DeviceClass", {"metadata": {"name": "x"}, "spec": {"extendedResourceName": "example.com/fpga"}})
     assert refused(world.filter(workload("p", 2))) == {"n": TEXT["no-gpu-resource"]}
@@ -572,8 +557,7 @@ def test_a_pod_with_preferences_of_its_own_gets_all(spec: dict[str, Any]) -> Non
 # -- holds -------------------------------------------------------------------------------------------------------------
 
 
-def test_the_second_pod_is_judged_with_the_firsts_gpus_taken() -> None:
-    world = World()
+def test_the_second_pod_is_judged_with_the_firsts_gpus_taken(world: World) -> None:
     world.node("a", 8)
     world.node("b", 4)
     assert world.filter(workload("first", 4))["NodeNames"] == ["b", "a"]  # it will most likely take b
@@ -639,8 +623,7 @@ def test_what_waits_for_an_assumed_pod_alone_evicts_no_pod() -> None:
     assert world.filter(workload("p", 4, priority=5))["NodeNames"] == ["n"]
 
 
-def test_the_second_pod_packs_onto_what_remains() -> None:
-    world = World()
+def test_the_second_pod_packs_onto_what_remains(world: World) -> None:
     world.node("a", 8)
     world.node("b", 8)
     best = world.filter(workload("first", 2))["NodeNames"][0]
@@ -648,8 +631,7 @@ def test_the_second_pod_packs_onto_what_remains() -> None:
     assert world.prioritize(workload("third", 2))[best] == 10
 
 
-def test_prioritize_moves_the_hold() -> None:
-    world = World()
+def test_prioritize_moves_the_hold(world: World) -> None:
     world.node("a", 8)
     world.node("b", 8)
     world.filter(workload("first", 8))
@@ -657,8 +639,7 @@ def test_prioritize_moves_the_hold() -> None:
     assert world.filter(workload("second", 8))["NodeNames"] == ["a"]
 
 
-def test_a_hold_ends_after_5_seconds() -> None:
-    world = World()
+def test_a_hold_ends_after_5_seconds(world: World) -> None:
     world.node("a", 8)
     world.filter(workload("first", 8))
     world.now += 4.99
@@ -667,8 +648,7 @@ def test_a_hold_ends_after_5_seconds() -> None:
     assert world.filter(workload("second", 8))["NodeNames"] == ["a"]
 
 
-def test_a_hold_ends_when_the_watch_brings_the_pod() -> None:
-    world = World()
+def test_a_hold_ends_when_the_watch_brings_the_pod(world: World) -> None:
     world.node("a", 8)
     world.node("b", 8)
     world.filter(workload("first", 8))  # it will most likely take a
@@ -676,8 +656,7 @@ def test_a_hold_ends_when_the_watch_brings_the_pod() -> None:
     assert world.filter(workload("second", 8))["NodeNames"] == ["a"]
 
 
-def test_a_hold_ends_when_the_pod_is_deleted() -> None:
-    world = World()
+def test_a_hold_ends_when_the_pod_is_deleted(world: World) -> None:
     world.node("a", 8)
     first = world.pod("first", 8)
     world.filter(first)
@@ -685,8 +664,7 @@ def test_a_hold_ends_when_the_pod_is_deleted() -> None:
     assert world.filter(workload("second", 8))["NodeNames"] == ["a"]
 
 
-def test_a_pod_that_was_refused_holds_nothing() -> None:
-    world = World()
+def test_a_pod_that_was_refused_holds_nothing(world: World) -> None:
     world.node("a", 8)
     world.filter(workload("first", 6))
     world.node("a", 4)
@@ -712,14 +690,12 @@ def test_the_best_candidate_alone_has_10() -> None:
     assert shown == pairs[:16]
 
 
-def test_points_for_hosts_that_we_do_not_know_are_0() -> None:
-    world = World()
+def test_points_for_hosts_that_we_do_not_know_are_0(world: World) -> None:
     world.node("a", 8)
     assert world.prioritize(workload("p", 1), ["strange", "a"]) == {"a": 10, "strange": 0}
 
 
-def test_better_links_win_between_nodes_that_are_otherwise_alike() -> None:
-    world = World()
+def test_better_links_win_between_nodes_that_are_otherwise_alike(world: World) -> None:
     world.node("a", 4, links=[[0] * 4 for _ in range(4)])
     world.node("b", 4, links=switch(4))
     assert world.filter(workload("p", 2))["NodeNames"] == ["b", "a"]

@@ -86,8 +86,7 @@ def test_nothing_is_kept_without_room() -> None:
     assert world.call("/debug/decisions", method="GET").json["decisions"] == []
 
 
-def test_what_a_filter_decision_shows() -> None:
-    world = World()
+def test_what_a_filter_decision_shows(world: World) -> None:
     world.node("a", 8)
     world.node("b", 1)
     world.filter(workload("p", 2, links="ignore", priority=7), ["a", "b", "strange"])
@@ -129,8 +128,7 @@ def test_what_a_filter_decision_shows() -> None:
     assert all(spent >= 0 for spent in shown["duration_us"].values())
 
 
-def test_prioritize_shows_the_points_that_were_sent() -> None:
-    world = World()
+def test_prioritize_shows_the_points_that_were_sent(world: World) -> None:
     for name in "abc":
         world.node(name, 8)
     world.pod("r", 3, "b")
@@ -140,8 +138,7 @@ def test_prioritize_shows_the_points_that_were_sent() -> None:
     assert {node["node"]: node["points"] for node in shown["nodes"]} == points
 
 
-def test_the_latest_come_first_and_one_pod_can_be_named() -> None:
-    world = World()
+def test_the_latest_come_first_and_one_pod_can_be_named(world: World) -> None:
     world.node("n", 8)
     for name in ("p", "q", "p"):
         world.filter(workload(name, 1))
@@ -159,8 +156,7 @@ def test_the_latest_come_first_and_one_pod_can_be_named() -> None:
     assert asked("?most=0") in ([], asked("?most=1"))
 
 
-def test_nodes_left_out_are_counted() -> None:
-    world = World()
+def test_nodes_left_out_are_counted(world: World) -> None:
     for i in range(20):
         world.node(f"n{i:02}", 8 if i % 2 else 1)
     world.filter(workload("p", 2))
@@ -179,9 +175,8 @@ def test_a_question_that_makes_no_sense(query: str) -> None:
     assert reply.json["error"]["code"] == "bad-request"
 
 
-def test_a_node_that_is_gone_keeps_its_name() -> None:
+def test_a_node_that_is_gone_keeps_its_name(world: World) -> None:
     """Its row may belong to another node by now."""
-    world = World()
     node = world.node("before", 8)
     world.filter(workload("p", 2))
     world.drop("Node", node)
@@ -190,9 +185,8 @@ def test_a_node_that_is_gone_keeps_its_name() -> None:
     assert [entry["node"] for entry in shown["nodes"]] == ["before"]
 
 
-def test_a_row_that_many_nodes_had() -> None:
+def test_a_row_that_many_nodes_had(world: World) -> None:
     """A record outlives them: a name that is not kept is replaced by no other."""
-    world = World()
     node = world.node("n0", 8)
     world.filter(workload("p", 2))
     for i in range(1, 40):
@@ -204,8 +198,7 @@ def test_a_row_that_many_nodes_had() -> None:
     assert [entry["node"] for entry in world.decision(pod="default/q")["nodes"]] == ["n35"]
 
 
-def test_columns_are_kept_of_the_best_few_and_a_reason_of_every_node() -> None:
-    world = World()
+def test_columns_are_kept_of_the_best_few_and_a_reason_of_every_node(world: World) -> None:
     for i in range(60):
         world.node(f"n{i:02}", 1 if i % 3 == 0 else 8)
         world.pod(f"r{i:02}", i % 2, f"n{i:02}")
@@ -222,15 +215,13 @@ def test_columns_are_kept_of_the_best_few_and_a_reason_of_every_node() -> None:
         assert [len(node.get("gpus", ())) for node in nodes[:16]] == [2] * 16
 
 
-def test_a_pod_without_gpus_leaves_no_decision() -> None:
-    world = World()
+def test_a_pod_without_gpus_leaves_no_decision(world: World) -> None:
     world.node("n", 8)
     world.filter(workload("p"))
     assert json.loads(world.call("/debug/decisions", method="GET").body)["decisions"] == []
 
 
-def test_names_of_unknown_nodes_are_bounded() -> None:
-    world = World()
+def test_names_of_unknown_nodes_are_bounded(world: World) -> None:
     world.node("n", 8)
     names = [f"strange-{i:06}" for i in range(50_000)]
     answer = world.filter(workload("p", 2), ["n", *names])

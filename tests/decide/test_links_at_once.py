@@ -8,12 +8,10 @@ from typing import Any
 import pytest
 
 from extender.cluster.statements import PLAN, mask_of
-from extender.policy.reasons import REASONS
 from extender.sim.machines import machine
 from tests.decide.test_bind import Api
-from tests.world import DGX1V, World, topology, workload
+from tests.world import DGX1V, TEXT, World, topology, workload
 
-TEXT = {reason.key: reason.text for reason in REASONS.values()}
 NODES = ["a", "b", "c"]
 NAMES = ["v", "w", "x", "y"]
 LINKED = machine("dgx1-v100")

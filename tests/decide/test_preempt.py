@@ -55,8 +55,7 @@ def test_the_one_who_loses_least_goes() -> None:
 
 
 @pytest.mark.parametrize("arrival", ["ab", "ba"])
-def test_of_equal_victims_the_name_decides_not_which_came_first(arrival: str) -> None:
-    world = World()
+def test_of_equal_victims_the_name_decides_not_which_came_first(world: World, arrival: str) -> None:
     world.node("n", 4)
     for name in arrival:
         world.pod(name, 2, "n", priority=1, start=WALL - 1000)
@@ -95,16 +94,14 @@ def test_a_pod_that_may_not_preempt_evicts_nobody() -> None:
     assert "Never" in world.decision()["why"]
 
 
-def test_victims_come_by_descending_priority() -> None:
-    world = World()
+def test_victims_come_by_descending_priority(world: World) -> None:
     world.node("n", 8)
     for i, priority in enumerate((3, 9, 1, 7)):
         world.pod(f"v{priority}", 2, "n", priority=priority, start=WALL - i)
     assert world.preempt(asks(8), {"n": ["v3"]}) == {"n": ["v9", "v7", "v3", "v1"]}
 
 
-def test_one_node_is_answered_the_cheapest() -> None:
-    world = World()
+def test_one_node_is_answered_the_cheapest(world: World) -> None:
     for name, priority in (("a", 5), ("b", 4), ("c", 4)):
         world.node(name, 2)
         world.pod(f"v-{name}", 2, name, priority=priority, start=WALL - (20 if name == "b" else 10))
@@ -309,8 +306,7 @@ def torn(world: World, name: str, priority: int = 1) -> None:
         world.pod(f"{name}-{gpu}", 1, name, priority=priority, held=[gpu], start=WALL - 100 + k)
 
 
-def test_a_node_that_the_latest_filter_refused_for_links_alone_is_legal() -> None:
-    world = World()
+def test_a_node_that_the_latest_filter_refused_for_links_alone_is_legal(world: World) -> None:
     torn(world, "torn")
     world.node("busy", 2)
     world.pod("v", 2, "busy", priority=5, start=WALL)
@@ -319,16 +315,14 @@ def test_a_node_that_the_latest_filter_refused_for_links_alone_is_legal() -> Non
     assert world.preempt(pod, {"busy": ["v"]}) == {"torn": ["torn-3"]}
 
 
-def test_without_that_filter_call_it_is_not() -> None:
-    world = World()
+def test_without_that_filter_call_it_is_not(world: World) -> None:
     torn(world, "torn")
     world.node("busy", 2, links=pairs(2))
     world.pod("v", 2, "busy", priority=5, start=WALL)
     assert world.preempt(asks(links="required"), {"busy": ["v"]}) == {"busy": ["v"]}
 
 
-def test_it_is_the_latest_filter_that_counts() -> None:
-    world = World()
+def test_it_is_the_latest_filter_that_counts(world: World) -> None:
     torn(world, "torn")
     world.node("busy", 2, links=pairs(2))
     world.pod("v", 2, "busy", priority=5, start=WALL)
@@ -339,8 +333,7 @@ def test_it_is_the_latest_filter_that_counts() -> None:
 
 
 @pytest.mark.parametrize("spec", FLOORS.values(), ids=FLOORS)
-def test_a_pod_that_is_not_all_modelled_stays_with_the_nodes_that_were_offered(spec: JSON) -> None:
-    world = World()
+def test_a_pod_that_is_not_all_modelled_stays_with_the_nodes_that_were_offered(world: World, spec: JSON) -> None:
     torn(world, "torn")
     world.node("busy", 2, links=pairs(2))
     world.pod("v", 2, "busy", priority=5, start=WALL)
@@ -357,8 +350,7 @@ def test_a_placeholder_of_1_38_for_links_alone() -> None:
     assert world.preempt(pod, {"torn": []}) == {"torn": ["torn-3"]}
 
 
-def test_a_node_where_no_eviction_makes_it_linked_is_left_out() -> None:
-    world = World()
+def test_a_node_where_no_eviction_makes_it_linked_is_left_out(world: World) -> None:
     torn(world, "torn", priority=10)
     world.node("unknown", 4)
     world.pod("v", 4, "unknown", priority=1)
@@ -367,9 +359,8 @@ def test_a_node_where_no_eviction_makes_it_linked_is_left_out() -> None:
 
 
 @pytest.mark.parametrize("failed", [7, 6])
-def test_an_eviction_does_not_free_a_gpu_that_is_not_healthy(failed: int) -> None:
+def test_an_eviction_does_not_free_a_gpu_that_is_not_healthy(world: World, failed: int) -> None:
     """Before: status 503 where it was the last GPU, else a victim whose pair of GPUs is not whole."""
-    world = World()
     health = json.dumps([gpu != failed for gpu in range(8)])
     stated = topology(pairs(8)).replace('"health":null', f'"health":{health}')
     world.node("n", 7, capacity=8, annotations={"gpu-extender.io/topology": stated})
@@ -381,9 +372,8 @@ def test_an_eviction_does_not_free_a_gpu_that_is_not_healthy(failed: int) -> Non
     assert world.preempt(pod, {"n": ["young"]}) == {"n": ["old"]}
 
 
-def test_counting_alone_does_not_suffice_where_links_are_required() -> None:
+def test_counting_alone_does_not_suffice_where_links_are_required(world: World) -> None:
     """Four GPUs in pairs: the young ones hold half a pair each, the old one a whole pair."""
-    world = World()
     world.node("n", 4, links=pairs(4))
     for name, held, start in (("young-0", [1], 10), ("young-1", [2], 20), ("old-0", [0], 30), ("old-3", [3], 40)):
         world.pod(name, 1, "n", priority=1, held=held, start=WALL - start)
@@ -422,8 +412,7 @@ def test_a_checkpoint_makes_an_old_pod_cheap_and_a_slow_restart_dear() -> None:
     assert world.preempt(asks(), {"n": ["young"]}) == {"n": ["young"]}
 
 
-def test_a_broken_gang_loses_the_work_of_all_its_members() -> None:
-    world = World()
+def test_a_broken_gang_loses_the_work_of_all_its_members(world: World) -> None:
     world.node("n", 2)
     world.node("far", 8)
     for i, gang in enumerate(("g", "h")):
@@ -686,9 +675,8 @@ def test_after_the_eviction_filter_passes_the_pod() -> None:
 # -- what goes wrong ---------------------------------------------------------------------------------------------------
 
 
-def test_a_pod_that_has_not_started_is_the_least_important() -> None:
+def test_a_pod_that_has_not_started_is_the_least_important(world: World) -> None:
     """It counts as started now, so that it is the one of the three that is beyond the budgets, and not two others."""
-    world = World()
     world.node("n", 6)
     world.pod("new", 2, "n", labels={"a": "1", "b": "1"})
     world.pod("old-a", 2, "n", labels={"a": "1"}, start=WALL - 100)
@@ -704,9 +692,8 @@ def test_a_pod_that_has_not_started_is_the_least_important() -> None:
     assert cost["pdb_violations"] == 1
 
 
-def test_a_defect_leaves_no_claim(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_defect_leaves_no_claim(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """The claims of a request end with it, however it ends: here where the answer of before is judged again."""
-    world = World()
     world.node("n", 8)
     world.node("m", 8)
     world.pod("v", 8, "n")
@@ -751,9 +738,8 @@ def test_of_equal_victims_the_one_that_frees_no_more_than_is_asked_for() -> None
     assert [cost["freed_beyond_gpus"] for cost in of] == [0, 3]
 
 
-def test_what_is_free_beside_a_victim_is_not_freed_by_its_eviction() -> None:
+def test_what_is_free_beside_a_victim_is_not_freed_by_its_eviction(world: World) -> None:
     """Of 4 GPUs that are asked for 3 are free on `a`, where a pod of 1 suffices; on `b` a pod of 2 frees one more."""
-    world = World()
     for name, free, held in (("a", 3, 1), ("b", 3, 2)):
         world.node(name, free + held)
         world.pod(f"on-{name}", held, name, priority=1, start=WALL)
@@ -792,10 +778,9 @@ def test_no_pod_is_evicted_for_cpu_or_memory_that_a_terminating_pod_leaves(memor
 
 
 @pytest.mark.parametrize("ends", [True, False])
-def test_no_pod_is_evicted_while_a_terminating_pod_leaves_enough_beside_a_reservation(ends: bool) -> None:
+def test_no_pod_is_evicted_while_a_terminating_pod_leaves_enough_beside_a_reservation(world: World, ends: bool) -> None:
     """The free GPUs of `n` are another preemptor's, whose nomination kube-scheduler has cleared: it names the node to
     filter, and offers it to preempt no more."""
-    world = World()
     world.node("n", 8)
     world.node("m", 2)
     world.pod("for-first", 4, "n", priority=1, start=WALL - 100)

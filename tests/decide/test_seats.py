@@ -8,15 +8,12 @@ from typing import Any
 import pytest
 
 from extender.objects import records
-from extender.policy.reasons import REASONS
 from extender.queue.placement import Placed
 from extender.queue.places import seats_of
 from extender.reservations.seats import Seat, Seats, absent_uid
 from extender.settings import Settings
 from tests.decide.test_bind import PLAN, Api
-from tests.world import JSON, World, machine, pairs, workload
-
-TEXT = {reason.key: reason.text for reason in REASONS.values()}
+from tests.world import JSON, TEXT, World, machine, pairs, workload
 
 
 def seat(world: World, name: str, node: str, gpus: int, *, priority: int = 5, mask: int = 0) -> Seat:

@@ -74,8 +74,7 @@ def test_whole_nodes_come_back_byte_for_byte() -> None:
     assert all(node == sent[node["metadata"]["name"]] for node in back)
 
 
-def test_both_forms_judge_alike() -> None:
-    world = World()
+def test_both_forms_judge_alike(world: World) -> None:
     wires = [machine("a", 8), machine("b", 1), machine("c", 4)]
     for wire in wires:
         world.set("Node", wire)
@@ -97,8 +96,7 @@ NO_GPUS: list[Any] = [
 
 
 @pytest.mark.parametrize("pod", NO_GPUS, ids=["none", "quantity 0", "another device", "no limits"])
-def test_a_pod_without_gpus_passes_untouched(pod: Any) -> None:
-    world = World()
+def test_a_pod_without_gpus_passes_untouched(world: World, pod: Any) -> None:
     world.node("a", 8)
     names = '[ "zz" ,"a",  "m\\u00fc", "a"]'
     body = b'{"Pod":' + json.dumps(pod).encode() + b',"Nodes":null,"NodeNames":' + names.encode() + b"}"
@@ -122,8 +120,7 @@ def test_a_pod_without_gpus_gets_its_nodes_back_whole() -> None:
     assert b'{"metadata":{"name":"x"},  "status": {} }' in reply.body
 
 
-def test_a_pod_without_gpus_keeps_the_victims_that_were_offered() -> None:
-    world = World()
+def test_a_pod_without_gpus_keeps_the_victims_that_were_offered(world: World) -> None:
     offered = {"n1": {"Pods": [{"UID": "u1"}, {"UID": "u2"}], "NumPDBViolations": 1}}
     asked = {"Pod": workload("p"), "NodeNameToVictims": None, "NodeNameToMetaVictims": offered}
     assert world.post("preempt", asked) == {"NodeNameToMetaVictims": offered}
@@ -133,24 +130,21 @@ def test_a_pod_without_gpus_keeps_the_victims_that_were_offered() -> None:
     assert answered == {"n1": {"Pods": [{"UID": "uid-v"}], "NumPDBViolations": 0}}  # meta form, whatever was asked
 
 
-def test_keys_may_come_in_any_order_and_unknown_ones_are_skipped() -> None:
-    world = World()
+def test_keys_may_come_in_any_order_and_unknown_ones_are_skipped(world: World) -> None:
     world.node("a", 8)
     pod = json.dumps(workload("p", 1))
     body = '{"Later":[{"NodeNames":["b"]}],"NodeNames":["a"],"Nodes":null,"Pod":' + pod + "}"
     assert world.call("/v1/filter", body.encode()).json["NodeNames"] == ["a"]
 
 
-def test_names_win_over_nodes() -> None:
-    world = World()
+def test_names_win_over_nodes(world: World) -> None:
     world.node("a", 8)
     world.node("b", 8)
     asked = {"Pod": workload("p", 1), "Nodes": {"items": [machine("b")]}, "NodeNames": ["a"]}
     assert world.post("filter", asked)["NodeNames"] == ["a"]
 
 
-def test_no_candidates_are_an_answer_too() -> None:
-    world = World()
+def test_no_candidates_are_an_answer_too(world: World) -> None:
     world.node("a", 8)
     answered = world.filter(workload("p", 1), [])
     assert answered["NodeNames"] == []
@@ -158,17 +152,15 @@ def test_no_candidates_are_an_answer_too() -> None:
     assert world.call("/v1/prioritize", json.dumps(world.args(workload("p", 1), [])).encode()).body == b"[]"
 
 
-def test_names_with_every_kind_of_escape_are_understood() -> None:
-    world = World()
+def test_names_with_every_kind_of_escape_are_understood(world: World) -> None:
     world.node('a"\\\n\u00fc\U0001f600', 8)
     for ascii_only in (True, False):
         body = json.dumps(world.args(workload("p", 1)), ensure_ascii=ascii_only).encode()
         assert world.call("/v1/filter", body).json["NodeNames"] == ['a"\\\n\u00fc\U0001f600']
 
 
-def test_a_name_that_came_twice_goes_back_twice() -> None:
+def test_a_name_that_came_twice_goes_back_twice(world: World) -> None:
     """kube-scheduler names each node once; whatever comes, nothing is added and nothing is lost."""
-    world = World()
     world.node("a", 8)
     world.node("b", 1)
     answered = world.filter(workload("p", 2), ["a", "a", "b", "b"])
@@ -178,9 +170,8 @@ def test_a_name_that_came_twice_goes_back_twice() -> None:
 
 @pytest.mark.parametrize("gpus", [2, 0], ids=["GPUs", "no GPUs"])
 @pytest.mark.parametrize("text", [b"\xff", b"\xed\xa0\x80", rb"\ud800", rb"\udc00\ud800"])
-def test_whole_nodes_that_are_not_utf8_do_not_come_back(text: bytes, gpus: int) -> None:
+def test_whole_nodes_that_are_not_utf8_do_not_come_back(world: World, text: bytes, gpus: int) -> None:
     """Go's decoder would put other characters in their place, or other parts of the scheduler would."""
-    world = World()
     world.node("a", 8)
     node = json.dumps(machine("a", 8, annotations={"note": "HERE"})).encode().replace(b"HERE", text)
     body = b'{"Pod":' + json.dumps(workload("p", gpus)).encode() + b',"Nodes":{"items":[' + node + b"]}}"
@@ -192,8 +183,7 @@ def test_whole_nodes_that_are_not_utf8_do_not_come_back(text: bytes, gpus: int) 
     assert not said["NodeNames"]
 
 
-def test_a_name_that_no_node_can_have_is_an_error_and_is_not_kept() -> None:
-    world = World()
+def test_a_name_that_no_node_can_have_is_an_error_and_is_not_kept(world: World) -> None:
     world.node("a", 8)
     before = world.state()
     names = ["a", *(f"{i}" * 100_000 for i in range(9))]
@@ -209,8 +199,7 @@ def test_a_name_that_no_node_can_have_is_an_error_and_is_not_kept() -> None:
 
 @pytest.mark.parametrize("key", ["uid", "namespace", "name"])
 @pytest.mark.parametrize("verb", ["filter", "prioritize", "preempt", "bind"])
-def test_a_pod_that_the_api_server_can_not_have_is_not_kept(verb: str, key: str) -> None:
-    world = World()
+def test_a_pod_that_the_api_server_can_not_have_is_not_kept(world: World, verb: str, key: str) -> None:
     world.node("a", 8)
     before = world.state()
     pod = workload("p", 2)

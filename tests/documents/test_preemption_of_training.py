@@ -73,9 +73,8 @@ def test_22_a_ceiling_for_the_cost(reader: Reader, tmp_path: Path, ceiling: floa
     assert victims(result) == ([] if victim is None else [victim])
 
 
-def test_23_an_eviction_is_not_silent() -> None:
+def test_23_an_eviction_is_not_silent(world: World) -> None:
     """ "This process is automatic and silent unless events are monitored": explain of the victim names who and why."""
-    world = World()
     world.node("n1", 8, links=NVSWITCH)
     world.pod("train", 8, "n1", phase="Running", start=WALL - HOUR, priority=1000, held=ALL)
     serve = world.pod("inference", 4, priority=INFERENCE)
@@ -198,10 +197,9 @@ def test_34_did_the_class_allow_it(reader: Reader, never: bool, priority: int) -
     assert ("preemptionPolicy" if never else "priority") in answer["sentence"]
 
 
-def test_35_an_alert_by_class() -> None:
+def test_35_an_alert_by_class(world: World) -> None:
     """ "The cluster appears healthy, but the SLA for inference latency is violated": pods of the class wait below
     everything that runs, and a metric with an alert names the class."""
-    world = World()
     world.set("PriorityClass", {"metadata": {"name": "inference", "uid": "i"}, "value": 10})
     world.node("n1", 8, links=NVSWITCH)
     world.pod("train", 8, "n1", phase="Running", start=WALL - HOUR, priority=1000, held=ALL)

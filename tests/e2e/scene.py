@@ -24,6 +24,10 @@ from tests.waiting import wait_for
 
 CONFIG = Path(__file__).parents[2] / "manifests" / "kube-scheduler-config.yaml"
 LINKS = "gpu-extender.io/links"
+H100 = {"topology": "dgx-h100"}
+V100 = {"topology": "dgx1-v100"}
+PAIRS = {"topology": "a100-pcie-4"}
+L4 = {"topology": "l4-8"}
 SEEN = "test.gpu-extender.io/seen"
 CACHED = "gpu_extender_cache_objects"
 PREEMPTED = re.compile(r"Preempted by pod ([0-9a-f-]{36}) on node ")

@@ -18,8 +18,7 @@ from tests.e2e.api import Api, Object
 from tests.e2e.cluster import ControlPlane
 from tests.e2e.extender_process import SETTINGS_HEAD
 from tests.e2e.rights import grant
-from tests.e2e.scene import Scene, SceneFactory
-from tests.e2e.test_evictions import V100
+from tests.e2e.scene import V100, Scene, SceneFactory
 from tests.e2e.test_saving import OURS, settings
 from tests.waiting import wait_for
 

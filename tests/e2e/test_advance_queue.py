@@ -9,8 +9,8 @@ from extender.objects.advance import CONFIG_MAP
 from extender.sim.machines import machine
 from extender.times import rfc3339
 from tests.e2e.kubelet import RUN_SECONDS
-from tests.e2e.scene import Scene, SceneFactory
-from tests.e2e.test_queue import H100, job, nodes_of, pods_of, waits
+from tests.e2e.scene import H100, Scene, SceneFactory
+from tests.e2e.test_queue import job, nodes_of, pods_of, waits
 from tests.waiting import wait_for
 
 SECONDS = 90

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from tests.e2e import builders
-from tests.e2e.scene import Scene, SceneFactory
+from tests.e2e.scene import H100, Scene, SceneFactory
 from tests.waiting import wait_for
-
-H100 = {"topology": "dgx-h100"}
 
 
 def fails(cluster: Scene, name: str) -> None:

@@ -7,10 +7,9 @@ import time
 from tests.e2e import builders
 from tests.e2e.api import Object
 from tests.e2e.kubelet import FAILS
-from tests.e2e.scene import Scene, SceneFactory
+from tests.e2e.scene import H100, Scene, SceneFactory
 from tests.waiting import wait_for
 
-H100 = {"topology": "dgx-h100"}
 RUNNING_SECONDS = 10.0  # "at once": far below the ten minutes for which a rejection lasts
 
 

@@ -8,10 +8,9 @@ import orjson
 
 from tests.e2e import builders
 from tests.e2e.recorder import RecordingExtender, agree
-from tests.e2e.scene import SceneFactory, quiet
+from tests.e2e.scene import H100, SceneFactory, quiet
 from tests.waiting import wait_for
 
-H100 = {"topology": "dgx-h100"}
 RESTART = "gpu-extender.io/restart-seconds"
 
 

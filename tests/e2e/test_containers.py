@@ -12,9 +12,7 @@ from extender.cluster.cluster import Cluster
 from extender.cluster.statements import NodeLedger
 from extender.settings import Settings
 from tests.e2e.builders import container
-from tests.e2e.scene import Scene, SceneFactory
-
-H100 = {"topology": "dgx-h100"}
+from tests.e2e.scene import H100, Scene, SceneFactory
 
 
 def our_ledgers(cluster: Scene) -> tuple[Cluster, Mapping[str, NodeLedger]]:

@@ -6,8 +6,8 @@ from tests.e2e import builders
 from tests.e2e.api import Api
 from tests.e2e.cluster import ControlPlane
 from tests.e2e.rights import grant
-from tests.e2e.scene import SceneFactory, quiet
-from tests.e2e.test_evictions import V100, events, evicted
+from tests.e2e.scene import V100, SceneFactory, quiet
+from tests.e2e.test_evictions import events, evicted
 from tests.e2e.test_preemption import classes
 from tests.e2e.test_saving import OURS, request, settings
 from tests.waiting import wait_for

@@ -19,8 +19,8 @@ from tests.e2e.build import release
 from tests.e2e.cluster import ControlPlane
 from tests.e2e.conftest import CONTROL_PLANE
 from tests.e2e.rights import grant
-from tests.e2e.scene import Scene, SceneFactory, quiet
-from tests.e2e.test_evictions import V100, evicted
+from tests.e2e.scene import V100, Scene, SceneFactory, quiet
+from tests.e2e.test_evictions import evicted
 from tests.e2e.test_preemption import classes
 from tests.e2e.test_saving import OURS, request, settings
 from tests.waiting import wait_for

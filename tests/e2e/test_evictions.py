@@ -11,11 +11,10 @@ from tests.e2e import builders
 from tests.e2e.api import Api, Object
 from tests.e2e.cluster import ControlPlane
 from tests.e2e.rights import grant
-from tests.e2e.scene import Scene, SceneFactory, quiet
+from tests.e2e.scene import V100, Scene, SceneFactory, quiet
 from tests.e2e.test_preemption import classes
 from tests.waiting import wait_for
 
-V100 = {"topology": "dgx1-v100"}
 TORN = (0, 5)  # two GPUs of a DGX-1 without a direct link
 
 

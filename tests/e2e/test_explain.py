@@ -8,10 +8,8 @@ from typing import Any
 import pytest
 
 from extender.cli import main
-from tests.e2e.scene import SceneFactory
+from tests.e2e.scene import PAIRS, SceneFactory
 from tests.waiting import wait_for
-
-PAIRS = {"topology": "a100-pcie-4"}
 
 
 def test_a_pod_that_waits_and_its_way_out(scene: SceneFactory, capsys: pytest.CaptureFixture[str]) -> None:

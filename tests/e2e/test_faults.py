@@ -12,12 +12,9 @@ import orjson
 from extender.sim.machines import machine
 from tests.e2e import builders
 from tests.e2e.recorder import RecordingExtender
-from tests.e2e.scene import Scene, SceneFactory
+from tests.e2e.scene import H100, V100, Scene, SceneFactory
 from tests.e2e.test_other_extenders import entry, only
 from tests.waiting import wait_for
-
-H100 = {"topology": "dgx-h100"}
-V100 = {"topology": "dgx1-v100"}
 
 
 def settled(cluster: Scene, names: list[str], timeout: float = 60) -> None:

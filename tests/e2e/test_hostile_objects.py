@@ -8,11 +8,9 @@ import pytest
 
 from tests import plain
 from tests.e2e import builders
-from tests.e2e.scene import Scene, SceneFactory
+from tests.e2e.scene import H100, Scene, SceneFactory
 from tests.kube import hostile
 from tests.waiting import wait_for
-
-H100 = {"topology": "dgx-h100"}
 
 
 def page(cluster: Scene, path: str) -> Any:

@@ -9,10 +9,8 @@ from typing import Any
 
 from tests.e2e.cluster import ControlPlane
 from tests.e2e.lag import Lag
-from tests.e2e.scene import SceneFactory, quiet
+from tests.e2e.scene import H100, SceneFactory, quiet
 from tests.waiting import wait_for
-
-H100 = {"topology": "dgx-h100"}
 
 
 def test_our_watch_is_2_seconds_behind_while_a_node_joins(

@@ -13,13 +13,8 @@ from tests.e2e import builders
 from tests.e2e.api import Object
 from tests.e2e.cluster import ControlPlane
 from tests.e2e.lag import Lag
-from tests.e2e.scene import LINKS, Scene, SceneFactory, quiet
+from tests.e2e.scene import H100, L4, LINKS, PAIRS, V100, Scene, SceneFactory, quiet
 from tests.waiting import wait_for
-
-H100 = {"topology": "dgx-h100"}
-V100 = {"topology": "dgx1-v100"}
-PAIRS = {"topology": "a100-pcie-4"}
-L4 = {"topology": "l4-8"}
 
 
 def mixed_pods(cluster: Scene, count: int, seed: int) -> list[Object]:

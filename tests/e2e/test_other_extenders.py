@@ -9,9 +9,7 @@ from typing import Any
 
 from tests.e2e.conftest import SchedulerFactory
 from tests.e2e.recorder import Object, RecordingExtender
-from tests.e2e.scene import SceneFactory, scheduler_config
-
-H100 = {"topology": "dgx-h100"}
+from tests.e2e.scene import H100, SceneFactory, scheduler_config
 
 
 def only(*wanted: str) -> Callable[[Object], object]:

@@ -19,11 +19,8 @@ from extender.sim.machines import machine
 from tests import plain
 from tests.e2e.cluster import ControlPlane
 from tests.e2e.lag import Lag
-from tests.e2e.scene import Scene, SceneFactory, quiet
+from tests.e2e.scene import H100, V100, Scene, SceneFactory, quiet
 from tests.waiting import wait_for
-
-H100 = {"topology": "dgx-h100"}
-V100 = {"topology": "dgx1-v100"}
 
 
 @pytest.fixture

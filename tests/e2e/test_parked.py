@@ -7,9 +7,8 @@ import time
 from tests.e2e.api import Api
 from tests.e2e.cluster import ControlPlane
 from tests.e2e.rights import grant, without
-from tests.e2e.scene import Scene, SceneFactory, quiet
+from tests.e2e.scene import H100, Scene, SceneFactory, quiet
 from tests.e2e.test_evictions import settings
-from tests.e2e.test_outage import H100
 from tests.waiting import wait_for
 
 MOST_SECONDS = 15.0

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from tests.e2e.scene import SceneFactory, quiet
-
-V100 = {"topology": "dgx1-v100"}
-H100 = {"topology": "dgx-h100"}
-PAIRS = {"topology": "a100-pcie-4"}
+from tests.e2e.scene import H100, PAIRS, V100, SceneFactory, quiet
 
 
 def test_small_pods_go_together(scene: SceneFactory) -> None:

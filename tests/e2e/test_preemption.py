@@ -7,11 +7,8 @@ import itertools
 import random
 
 from tests.e2e import builders
-from tests.e2e.scene import Scene, SceneFactory, quiet
+from tests.e2e.scene import H100, Scene, SceneFactory, quiet
 from tests.waiting import wait_for
-
-H100 = {"topology": "dgx-h100"}
-V100 = {"topology": "dgx1-v100"}
 
 
 def classes(cluster: Scene) -> None:

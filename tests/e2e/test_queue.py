@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from tests.e2e import builders
-from tests.e2e.scene import Scene, SceneFactory, quiet
+from tests.e2e.scene import H100, Scene, SceneFactory, quiet
 from tests.waiting import wait_for
 
 GATE = "gpu-extender.io/queue"
-H100 = {"topology": "dgx-h100"}
 RACK = "cloud.provider.com/topology-rack"
 
 

@@ -15,8 +15,8 @@ from extender.kube.client import ApiError
 from tests.e2e.api import Api, Object, path_of
 from tests.e2e.cluster import ControlPlane
 from tests.e2e.rights import grant
-from tests.e2e.scene import Scene, SceneFactory, quiet
-from tests.e2e.test_queue import H100, job, nodes_of, pods_of
+from tests.e2e.scene import H100, Scene, SceneFactory, quiet
+from tests.e2e.test_queue import job, nodes_of, pods_of
 from tests.waiting import wait_for
 
 

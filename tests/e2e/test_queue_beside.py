@@ -16,8 +16,8 @@ from tests.e2e.api import Api, Objects
 from tests.e2e.cluster import ControlPlane
 from tests.e2e.conftest import KubeletsFactory, SchedulerFactory
 from tests.e2e.rights import denied, grant
-from tests.e2e.scene import Scene, SceneFactory, quiet
-from tests.e2e.test_queue import GATE, H100, RACK, end, gated, nodes_of, pods_of
+from tests.e2e.scene import H100, Scene, SceneFactory, quiet
+from tests.e2e.test_queue import GATE, RACK, end, gated, nodes_of, pods_of
 from tests.e2e.test_queue import job as queued_job
 from tests.waiting import wait_for
 

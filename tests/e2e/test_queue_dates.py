@@ -11,8 +11,8 @@ from tests import plain
 from tests.act.queue.test_start_dates import evidence
 from tests.e2e.kubelet import RUN_SECONDS
 from tests.e2e.promises import kept
-from tests.e2e.scene import Scene, SceneFactory
-from tests.e2e.test_queue import H100, job, nodes_of
+from tests.e2e.scene import H100, Scene, SceneFactory
+from tests.e2e.test_queue import job, nodes_of
 from tests.waiting import wait_for
 
 MAP = "gpu-extender-mix"

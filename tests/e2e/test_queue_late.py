@@ -12,8 +12,8 @@ import pytest
 from tests.e2e.api import Object
 from tests.e2e.cluster import ControlPlane
 from tests.e2e.gang_controllers import JOBSET, LWS, build, running
-from tests.e2e.scene import Scene, SceneFactory, quiet
-from tests.e2e.test_queue import H100, RACK, gated
+from tests.e2e.scene import H100, Scene, SceneFactory, quiet
+from tests.e2e.test_queue import RACK, gated
 from tests.waiting import wait_for
 
 LEADER_WORKER_SET = "leaderworkerset.sigs.k8s.io/"

@@ -32,9 +32,9 @@ from tests.e2e.gang_owners import (
     posted,
     untyped,
 )
-from tests.e2e.scene import Scene, SceneFactory, quiet
+from tests.e2e.scene import H100, Scene, SceneFactory, quiet
 from tests.e2e.test_preemption import classes
-from tests.e2e.test_queue import GATE, H100
+from tests.e2e.test_queue import GATE
 from tests.e2e.test_queue_preemption import evicted
 from tests.e2e.test_queue_preemption import settings as evicting
 from tests.e2e.watching import Watching

@@ -6,8 +6,8 @@ from typing import Any
 
 from extender.objects.queueing import PINNED
 from tests.e2e import builders
-from tests.e2e.scene import SceneFactory
-from tests.e2e.test_queue import H100, gated, nodes_of, pods_of
+from tests.e2e.scene import H100, SceneFactory
+from tests.e2e.test_queue import gated, nodes_of, pods_of
 from tests.waiting import wait_for
 
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"

@@ -14,8 +14,8 @@ import pytest
 from tests.e2e.build import release
 from tests.e2e.cluster import ControlPlane
 from tests.e2e.conftest import CONTROL_PLANE
-from tests.e2e.scene import Scene, SceneFactory, quiet
-from tests.e2e.test_queue import H100, RACK, gated
+from tests.e2e.scene import H100, Scene, SceneFactory, quiet
+from tests.e2e.test_queue import RACK, gated
 from tests.waiting import wait_for
 
 pytestmark = pytest.mark.skipif(release() < "1.37", reason="before 1.37 PodGroups are alpha, with another API")

@@ -8,10 +8,10 @@ from typing import Any
 from extender.ask.text import terms
 from tests import plain
 from tests.e2e import builders
-from tests.e2e.scene import Scene, SceneFactory, quiet
+from tests.e2e.scene import H100, Scene, SceneFactory, quiet
 from tests.e2e.test_evictions import events
 from tests.e2e.test_preemption import classes
-from tests.e2e.test_queue import H100, gated, job, nodes_of, pods_of, waits
+from tests.e2e.test_queue import gated, job, nodes_of, pods_of, waits
 from tests.waiting import wait_for
 
 LOST = {"n1-a": 10, "n1-b": 21, "n2-a": 43, "n2-b": 87, "n3-a": 1750, "n3-b": 3500}

@@ -32,11 +32,11 @@ from tests.e2e.extender_process import ExtenderProcess
 from tests.e2e.kustomize import built, kubectl, overlay
 from tests.e2e.process import Component, free_port
 from tests.e2e.queueing import SYSTEM
-from tests.e2e.scene import Scene, SceneFactory
+from tests.e2e.scene import H100, V100, Scene, SceneFactory
 from tests.e2e.test_dra import publish
-from tests.e2e.test_evictions import V100, torn
+from tests.e2e.test_evictions import torn
 from tests.e2e.test_preemption import classes
-from tests.e2e.test_queue import H100, gated, job, nodes_of
+from tests.e2e.test_queue import gated, job, nodes_of
 from tests.e2e.test_queue_autoscaler import provisioning  # noqa: F401 # a fixture
 from tests.waiting import wait_for
 

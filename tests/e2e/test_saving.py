@@ -9,8 +9,8 @@ from typing import Any
 from tests.e2e.api import Api
 from tests.e2e.cluster import ControlPlane
 from tests.e2e.rights import grant
-from tests.e2e.scene import Scene, SceneFactory, quiet
-from tests.e2e.test_evictions import V100, events, evicted
+from tests.e2e.scene import V100, Scene, SceneFactory, quiet
+from tests.e2e.test_evictions import events, evicted
 from tests.e2e.test_preemption import classes
 from tests.waiting import wait_for
 

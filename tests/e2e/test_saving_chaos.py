@@ -29,13 +29,12 @@ from tests.e2e.kubelet import RUN_SECONDS
 from tests.e2e.queue_causes import AWAY, UNSCHEDULED, Causes, takeover_seconds
 from tests.e2e.savers import BEHAVES, KINDS, OURS, Savers, SavingTrace
 from tests.e2e.saving_accounts import Account, Judge
-from tests.e2e.scene import Scene, SceneFactory
+from tests.e2e.scene import H100, Scene, SceneFactory
 from tests.e2e.service import Service
 from tests.e2e.soak_accounts import AT_ONCE, Preemptor, passed, unexplained
 from tests.e2e.test_queue_soak import Soak
 from tests.waiting import wait_for
 
-H100 = {"topology": "dgx-h100"}
 NODES, GPUS_OF_VICTIM, OF_A_KIND, PAIRS = 10, 4, 2, 2
 LOW = 10
 PRIORITIES = {"never": 1000, "high": 2000, "top": 3000}

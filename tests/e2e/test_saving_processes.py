@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.scene import Scene, SceneFactory, quiet
-from tests.e2e.test_evictions import V100
+from tests.e2e.scene import V100, Scene, SceneFactory, quiet
 from tests.e2e.test_preemption import classes
 from tests.e2e.test_saving import OURS, settings
 from tests.e2e.trainers import SAVES, Account, Trainers

@@ -18,10 +18,9 @@ from tests.e2e.cluster import AUDITED, ControlPlane
 from tests.e2e.conftest import ExtenderFactory, KubeletsFactory, SchedulerFactory
 from tests.e2e.queueing import gates
 from tests.e2e.rights import grant
-from tests.e2e.scene import Scene, SceneFactory, quiet, scheduler_config
+from tests.e2e.scene import PAIRS, Scene, SceneFactory, quiet, scheduler_config
 from tests.waiting import wait_for
 
-PAIRS = {"topology": "a100-pcie-4"}
 SHADOW = {"mode": "shadow"}
 ACCOUNT = "gpu-extender-observer"
 

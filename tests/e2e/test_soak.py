@@ -20,11 +20,10 @@ from tests.e2e import builders
 from tests.e2e.api import Object
 from tests.e2e.chaos import Chaos, kill, lose_node
 from tests.e2e.kubelet import RUN_SECONDS
-from tests.e2e.scene import Scene, SceneFactory
+from tests.e2e.scene import H100, Scene, SceneFactory
 from tests.e2e.soak_accounts import OUTBID_EARLIER, Preemptor, causes, follow, preempted, story, told_of, why_unplaced
 from tests.e2e.trace import Trace
 
-H100 = {"topology": "dgx-h100"}
 VICTIM_GPUS = 4
 PRIORITIES = {"higher": 2000, "high": 1000, "low": 10}
 FULL, LOAD = 12, 30  # pods that fill the cluster, and pods that want to: what is free is soon taken again

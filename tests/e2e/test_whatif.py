@@ -9,13 +9,11 @@ import pytest
 from extender.sim.machines import machine
 from tests.e2e import builders
 from tests.e2e.conftest import Ask
-from tests.e2e.scene import LINKS, Scene, SceneFactory, quiet
+from tests.e2e.scene import H100, LINKS, PAIRS, Scene, SceneFactory, quiet
 from tests.e2e.test_preemption import classes
 from tests.e2e.test_queue import end, gated, job, nodes_of, waits
 from tests.waiting import wait_for
 
-PAIRS = {"topology": "a100-pcie-4"}
-H100 = {"topology": "dgx-h100"}
 RELAYED = {"topology": "dgx1-v100", "plugin": "relay"}
 
 

@@ -20,8 +20,7 @@ def cost(world: World) -> float:
 
 
 @pytest.mark.parametrize("step", [-DAY, DAY])
-def test_an_assumed_pod_and_a_reservation_end_by_time_that_passes(step: float) -> None:
-    world = World()
+def test_an_assumed_pod_and_a_reservation_end_by_time_that_passes(world: World, step: float) -> None:
     world.node("n", 4)
     for number in range(2):
         world.pod(f"w{number}", 1, "n", priority=1, start=WALL - 100)
@@ -39,9 +38,8 @@ def test_an_assumed_pod_and_a_reservation_end_by_time_that_passes(step: float) -
     assert not world.verbs.reservations.all()
 
 
-def test_protection_and_lost_work_follow_the_wall_clock_and_are_never_negative() -> None:
+def test_protection_and_lost_work_follow_the_wall_clock_and_are_never_negative(world: World) -> None:
     """Both rest on the start that kubelet writes. A clock that steps back by a day finds pods that have not started."""
-    world = World()
     world.node("n", 1)
     world.pod("w", 1, "n", priority=1, start=WALL - 100, annotations={"gpu-extender.io/protect-for": "60s"})
     urgent = workload("urgent", 1, priority=9)

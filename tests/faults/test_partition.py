@@ -28,8 +28,7 @@ def explained(world: World, name: str) -> JSON:
     return explainer.explain(explainer.pod("default", name)).as_json()
 
 
-def test_a_node_that_is_cut_off_and_returns() -> None:
-    world = World()
+def test_a_node_that_is_cut_off_and_returns(world: World) -> None:
     node(world, cut_off=False)
     world.pod("runs", 2, "far", held=(0, 1), priority=1)
     world.pod("p", 2, links="required", priority=9)

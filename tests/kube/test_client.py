@@ -108,27 +108,20 @@ def test_outside_of_a_pod_without_a_kubeconfig(monkeypatch: pytest.MonkeyPatch) 
         run_bounded(ApiServer.connect())
 
 
-def test_a_server_that_is_not_there_is_unreachable(tmp_path: Path) -> None:
-    async def run() -> None:
-        async with await ApiServer.connect(kubeconfig(tmp_path, "http://127.0.0.1:1", {"token": "t"})) as server:
-            with pytest.raises(NoAnswer, match="GET /version"):
-                await server.get("/version")
-
-    run_bounded(run())
+async def test_a_server_that_is_not_there_is_unreachable(tmp_path: Path) -> None:
+    async with await ApiServer.connect(kubeconfig(tmp_path, "http://127.0.0.1:1", {"token": "t"})) as server:
+        with pytest.raises(NoAnswer, match="GET /version"):
+            await server.get("/version")
 
 
-def test_a_path_prefix_of_the_server_stays(tmp_path: Path) -> None:
+async def test_a_path_prefix_of_the_server_stays(tmp_path: Path) -> None:
     """Servers behind a proxy have one, as ``https://proxy/k8s/clusters/c-1``."""
     script = Script([whole(200, {})])
-
-    async def run() -> None:
-        async with (
-            serving(script) as url,
-            await ApiServer.connect(kubeconfig(tmp_path, f"{url}/k8s/c-1", {})) as server,
-        ):
-            await server.get("/api/v1/pods", {"limit": "1"})
-
-    run_bounded(run())
+    async with (
+        serving(script) as url,
+        await ApiServer.connect(kubeconfig(tmp_path, f"{url}/k8s/c-1", {})) as server,
+    ):
+        await server.get("/api/v1/pods", {"limit": "1"})
     assert (script.requests[0].path, script.requests[0].params) == ("/k8s/c-1/api/v1/pods", {"limit": "1"})
 
 

@@ -18,7 +18,6 @@ from extender.kube.own_objects import DEADLINE, Lease
 from extender.metrics import Metrics
 from extender.times import Clock
 from tests.model.loop import VirtualLoop
-from tests.waiting import run_bounded
 
 DURATION = 15.0
 RENEW = 2.0  # seconds between two renewals
@@ -64,36 +63,34 @@ class _SlowWrites(_Server):
 
 
 @pytest.mark.parametrize("slow", [0.0, 4.0, DURATION, 2 * DURATION])
-def test_the_holder_stops_before_another_takes_the_lease_however_late_its_reading_is_answered(slow: float) -> None:
+async def test_the_holder_stops_before_another_takes_the_lease_however_late_its_reading_is_answered(
+    slow: float,
+) -> None:
     """The holder renews while the answer is under way, and then not any more. `slow`: seconds until the answer."""
+    now, stored = [0.0], dict[str, Any]()
+    clock = Clock(lambda: now[0], lambda: 1e9 + now[0], lambda: 0.0)
+    servers: list[Any] = [_Server(stored), _Server(stored)]
+    first, second = (
+        Lease(server, "kube-system", "queue", name, clock=clock, duration=DURATION)
+        for server, name in zip(servers, "ab", strict=True)
+    )
+    assert await first.step()
+    assert not await second.step()
 
-    async def test() -> None:
-        now, stored = [0.0], dict[str, Any]()
-        clock = Clock(lambda: now[0], lambda: 1e9 + now[0], lambda: 0.0)
-        servers: list[Any] = [_Server(stored), _Server(stored)]
-        first, second = (
-            Lease(server, "kube-system", "queue", name, clock=clock, duration=DURATION)
-            for server, name in zip(servers, "ab", strict=True)
-        )
-        assert await first.step()
-        assert not await second.step()
+    async def renew() -> None:
+        until = now[0] + slow
+        while now[0] < until:
+            now[0] = min(until, now[0] + RENEW)
+            assert await first.step()
 
-        async def renew() -> None:
-            until = now[0] + slow
-            while now[0] < until:
-                now[0] = min(until, now[0] + RENEW)
-                assert await first.step()
-
-        servers[1].slow = renew
-        await second.step()
-        renewed = now[0]
-        while not await second.step():
-            now[0] += 0.1
-            assert now[0] < renewed + 2 * DURATION
-        assert not first.held
-        assert now[0] - renewed >= DURATION > DURATION * DEADLINE
-
-    run_bounded(test())
+    servers[1].slow = renew
+    await second.step()
+    renewed = now[0]
+    while not await second.step():
+        now[0] += 0.1
+        assert now[0] < renewed + 2 * DURATION
+    assert not first.held
+    assert now[0] - renewed >= DURATION > DURATION * DEADLINE
 
 
 @pytest.mark.parametrize("duration", [LEASE_SECONDS, QUEUE_LEASE_SECONDS])

@@ -63,20 +63,16 @@ def test_a_page_is_bounded_in_bytes_as_a_watched_one_is(monkeypatch: pytest.Monk
     assert limits[-1] <= 3
 
 
-def test_the_next_page_comes_while_one_is_worked_on_and_none_after_the_end() -> None:
+async def test_the_next_page_comes_while_one_is_worked_on_and_none_after_the_end() -> None:
     script = Script([listed(machine("a"), token="b", kind="Node"), listed(machine("b"), token="c", kind="Node")])
-
-    async def run() -> None:
-        async with client_of(script) as server:
-            async with aclosing(pages(server, NODES)) as read:
-                async for _ in read:
-                    await eventually(lambda: len(script.requests) == 2)  # and this page is not done yet
-                    break
-            await asyncio.sleep(0.05)
-            assert len(script.requests) == 2
-            assert len(asyncio.all_tasks()) <= 3  # this one, and the server's connections
-
-    run_bounded(run())
+    async with client_of(script) as server:
+        async with aclosing(pages(server, NODES)) as read:
+            async for _ in read:
+                await eventually(lambda: len(script.requests) == 2)  # and this page is not done yet
+                break
+        await asyncio.sleep(0.05)
+        assert len(script.requests) == 2
+        assert len(asyncio.all_tasks()) <= 3  # this one, and the server's connections
 
 
 def test_a_page_that_fails_ahead_is_reported_after_the_one_before() -> None:

@@ -235,7 +235,7 @@ def test_what_happened_during_an_outage_is_known_seconds_after_it() -> None:
     assert seen.syncs == 1
 
 
-def test_a_watch_that_lived_ends_the_row_of_failures() -> None:
+async def test_a_watch_that_lived_ends_the_row_of_failures() -> None:
     """Two failures, then a watch of 6 s, which is resumed at once: no delay between the last two watches."""
 
     def lived(answer: Answer) -> Answer:
@@ -247,18 +247,14 @@ def test_a_watch_that_lived_ends_the_row_of_failures() -> None:
 
     clock = Seen(3)
     script = Script([failed(500), failed(500), listed(), lived(watched(end="close")), watched()])
-
-    async def run() -> None:
-        async with client_of(script) as server:
-            reflector = Reflector(
-                server, PODS, clock, frozenset(), None, WatchTiming(clock.clock, clock.sleep, random.Random(1))
-            )
-            task = asyncio.create_task(reflector.run())
-            await asyncio.wait_for(clock.done.wait(), 20)
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-
-    run_bounded(run())
+    async with client_of(script) as server:
+        reflector = Reflector(
+            server, PODS, clock, frozenset(), None, WatchTiming(clock.clock, clock.sleep, random.Random(1))
+        )
+        task = asyncio.create_task(reflector.run())
+        await asyncio.wait_for(clock.done.wait(), 20)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
     assert len(script.requests) == 5
     assert len(clock.delays) == 3  # after each 500, and after the last watch; none between the two watches
     assert clock.delays[2] <= 0.5  # the row began anew
@@ -463,124 +459,103 @@ def test_a_turn_that_ends_on_time_is_resumed_at_once_and_is_no_loss() -> None:
     assert losses == {None}
 
 
-def test_a_turn_whose_acceptance_is_heard_late_is_no_loss() -> None:
+async def test_a_turn_whose_acceptance_is_heard_late_is_no_loss() -> None:
     """The server counts the time from the request; our own loop may hear of the acceptance 0.3 s later."""
 
     async def late(request: Request, writer: Writer) -> None:
         await asyncio.sleep(0.3)
         await turned()(replace(request, params={"timeoutSeconds": "0.7"}), writer)
 
-    async def run() -> None:
-        async with living(listed(version="10"), late, pace=QUICK) as (reflector, _, _):
-            await eventually(lambda: reflector.state.counters.watches == 3)
-            assert (reflector.state.counters.turns, reflector.state.lost_at) == (2, None)
-
-    run_bounded(run())
+    async with living(listed(version="10"), late, pace=QUICK) as (reflector, _, _):
+        await eventually(lambda: reflector.state.counters.watches == 3)
+        assert (reflector.state.counters.turns, reflector.state.lost_at) == (2, None)
 
 
 @pytest.mark.parametrize("how", ["silence", "abort", "close"])
-def test_a_loss_is_measured_from_the_last_word_or_from_the_break(how: str) -> None:
+async def test_a_loss_is_measured_from_the_last_word_or_from_the_break(how: str) -> None:
     """And it ends only with the end of a short watch, by which the server has told what happened meanwhile."""
-
-    async def run() -> None:
-        answers = (
-            listed(version="10"),
-            watched(line("ADDED", pod("a", 11)), end=how),
-            failed(503),
-            turned(line("ADDED", pod("b", 12))),
-        )
-        async with living(*answers, pace=SLOWLY) as (reflector, script, seen):
-            state = reflector.state
-            await eventually(lambda: state.lost_at is not None)
-            assert state.lost_at is not None
-            assert state.last_event is not None
-            lost_at, silent = state.lost_at, seen.clock() - state.last_event
-            if how == "silence":
-                assert lost_at == state.last_event
-                assert silent >= QUICK.inactivity - 0.01  # the loop's clock stands still for a turn
-            else:
-                assert 0.0 <= lost_at - state.last_event < QUICK.inactivity / 2
-            assert not state.watching
-            await eventually(lambda: state.watching)
-            assert state.lost_at == lost_at  # accepting a watch shows nothing yet
-            await eventually(lambda: seen.changes[-1:] == [("set", "b/12")])
-            assert state.lost_at == lost_at
-            await eventually(lambda: state.lost_at is None)
-            assert script.requests[-1].params["timeoutSeconds"] == "1"
-            assert lists(script) == 1
-            assert seen.returns == (how == "silence")
-
-    run_bounded(run())
+    answers = (
+        listed(version="10"),
+        watched(line("ADDED", pod("a", 11)), end=how),
+        failed(503),
+        turned(line("ADDED", pod("b", 12))),
+    )
+    async with living(*answers, pace=SLOWLY) as (reflector, script, seen):
+        state = reflector.state
+        await eventually(lambda: state.lost_at is not None)
+        assert state.lost_at is not None
+        assert state.last_event is not None
+        lost_at, silent = state.lost_at, seen.clock() - state.last_event
+        if how == "silence":
+            assert lost_at == state.last_event
+            assert silent >= QUICK.inactivity - 0.01  # the loop's clock stands still for a turn
+        else:
+            assert 0.0 <= lost_at - state.last_event < QUICK.inactivity / 2
+        assert not state.watching
+        await eventually(lambda: state.watching)
+        assert state.lost_at == lost_at  # accepting a watch shows nothing yet
+        await eventually(lambda: seen.changes[-1:] == [("set", "b/12")])
+        assert state.lost_at == lost_at
+        await eventually(lambda: state.lost_at is None)
+        assert script.requests[-1].params["timeoutSeconds"] == "1"
+        assert lists(script) == 1
+        assert seen.returns == (how == "silence")
 
 
 @pytest.mark.parametrize(("takes", "current"), [(0.0, True), (2.5, False)])
-def test_a_list_after_a_loss_shows_at_once_what_happened_if_it_took_a_moment(takes: float, current: bool) -> None:
+async def test_a_list_after_a_loss_shows_at_once_what_happened_if_it_took_a_moment(takes: float, current: bool) -> None:
     """An API server that was started anew has no old versions. A list of a minute is a minute old at its end."""
+    later = 0.0
 
-    async def run() -> None:
-        later = 0.0
+    async def slowly(request: Request, writer: Writer) -> None:
+        nonlocal later
+        later += takes
+        await listed(pod("a"), version="30")(request, writer)
 
-        async def slowly(request: Request, writer: Writer) -> None:
-            nonlocal later
-            later += takes
-            await listed(pod("a"), version="30")(request, writer)
-
-        answers = (listed(version="10"), watched(end="abort"), failed(410), slowly, watched(end="silence"))
-        async with living(*answers, pace=SLOWLY) as (reflector, script, seen):
-            seen.ahead = lambda: later
-            await eventually(lambda: reflector.state.lost_at is not None)
-            await eventually(lambda: len(watches(script)) == 3)
-            await eventually(lambda: reflector.state.watching)
-            assert (reflector.state.lost_at is None) == current
-            assert reflector.state.last_event is not None
-            assert seen.clock() - reflector.state.last_event >= takes
-
-    run_bounded(run())
+    answers = (listed(version="10"), watched(end="abort"), failed(410), slowly, watched(end="silence"))
+    async with living(*answers, pace=SLOWLY) as (reflector, script, seen):
+        seen.ahead = lambda: later
+        await eventually(lambda: reflector.state.lost_at is not None)
+        await eventually(lambda: len(watches(script)) == 3)
+        await eventually(lambda: reflector.state.watching)
+        assert (reflector.state.lost_at is None) == current
+        assert reflector.state.last_event is not None
+        assert seen.clock() - reflector.state.last_event >= takes
 
 
-def test_a_server_that_accepts_watches_and_never_says_anything_stays_lost() -> None:
-    async def run() -> None:
-        async with living(listed(version="10"), watched(end="silence"), pace=SLOWLY) as (reflector, script, seen):
-            await eventually(lambda: len(watches(script)) == 3)
-            assert reflector.state.last_event is not None
-            assert reflector.state.lost_at is not None
-            assert seen.clock() - reflector.state.lost_at > 2 * QUICK.inactivity
-
-    run_bounded(run())
+async def test_a_server_that_accepts_watches_and_never_says_anything_stays_lost() -> None:
+    async with living(listed(version="10"), watched(end="silence"), pace=SLOWLY) as (reflector, script, seen):
+        await eventually(lambda: len(watches(script)) == 3)
+        assert reflector.state.last_event is not None
+        assert reflector.state.lost_at is not None
+        assert seen.clock() - reflector.state.lost_at > 2 * QUICK.inactivity
 
 
-def test_a_watch_that_is_renewed_goes_on_from_its_version_on_a_new_connection() -> None:
+async def test_a_watch_that_is_renewed_goes_on_from_its_version_on_a_new_connection() -> None:
     """A watch that may stay silent for minutes does not wait for that on a connection that died in the outage."""
-
-    async def run() -> None:
-        patient = WatchPace(unanswered=Backoff(first=0.1, most=0.1))
-        async with living(listed(version="10"), watched(end="silence"), pace=patient) as (reflector, script, _):
-            await eventually(lambda: reflector.state.watching)
-            reflector.renew()
-            await eventually(lambda: len(watches(script)) == 2)
-            await eventually(lambda: reflector.state.watching)
-            assert watches(script) == ["10", "10"]
-            assert lists(script) == 1
-
-    run_bounded(run())
+    patient = WatchPace(unanswered=Backoff(first=0.1, most=0.1))
+    async with living(listed(version="10"), watched(end="silence"), pace=patient) as (reflector, script, _):
+        await eventually(lambda: reflector.state.watching)
+        reflector.renew()
+        await eventually(lambda: len(watches(script)) == 2)
+        await eventually(lambda: reflector.state.watching)
+        assert watches(script) == ["10", "10"]
+        assert lists(script) == 1
 
 
-def test_the_next_try_can_be_hurried_but_not_against_the_servers_wish() -> None:
-    async def run() -> None:
-        pace = replace(QUICK, unanswered=Backoff(first=60.0, most=60.0), longest_retry_after=60.0)
-        answers = (failed(503), listed(version="10"), failed(429, headers={"Retry-After": "60"}), watched())
-        async with living(*answers, pace=pace) as (reflector, script, _):
-            await eventually(lambda: reflector.state.lost_at is not None)
-            await asyncio.sleep(0.05)  # in this time there must be no request
-            assert len(script.requests) == 1
-            reflector.hurry()
-            await eventually(lambda: len(script.requests) == 3)
-            await eventually(lambda: reflector.state.lost_at is not None)
-            reflector.hurry()
-            await asyncio.sleep(0.1)  # in this time there must be no request
-            assert len(script.requests) == 3
-
-    run_bounded(run())
+async def test_the_next_try_can_be_hurried_but_not_against_the_servers_wish() -> None:
+    pace = replace(QUICK, unanswered=Backoff(first=60.0, most=60.0), longest_retry_after=60.0)
+    answers = (failed(503), listed(version="10"), failed(429, headers={"Retry-After": "60"}), watched())
+    async with living(*answers, pace=pace) as (reflector, script, _):
+        await eventually(lambda: reflector.state.lost_at is not None)
+        await asyncio.sleep(0.05)  # in this time there must be no request
+        assert len(script.requests) == 1
+        reflector.hurry()
+        await eventually(lambda: len(script.requests) == 3)
+        await eventually(lambda: reflector.state.lost_at is not None)
+        reflector.hurry()
+        await asyncio.sleep(0.1)  # in this time there must be no request
+        assert len(script.requests) == 3
 
 
 def test_silence_is_a_dead_connection() -> None:
@@ -733,7 +708,7 @@ def test_a_deletion_of_what_was_never_told_is_not_told() -> None:
     assert (record.phase, record.node) == ("Succeeded", "n")
 
 
-def test_state_while_the_watch_is_open() -> None:
+async def test_state_while_the_watch_is_open() -> None:
     """Watching and without a problem while it lives; the age of the last word is known."""
     states: list[tuple[bool, bool, str]] = []
 
@@ -744,19 +719,15 @@ def test_state_while_the_watch_is_open() -> None:
 
     holder: list[Reflector] = []
     script = Script([listed(pod("a")), watched(line("ADDED", pod("b", 11)))])
-
-    async def run() -> None:
-        seen = Noting(1)
-        async with client_of(script) as server:
-            holder.append(
-                Reflector(server, PODS, seen, frozenset(), None, WatchTiming(seen.clock, seen.sleep, random.Random(1)))
-            )
-            task = asyncio.create_task(holder[0].run())
-            await asyncio.wait_for(seen.done.wait(), 20)
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-
-    run_bounded(run())
+    seen = Noting(1)
+    async with client_of(script) as server:
+        holder.append(
+            Reflector(server, PODS, seen, frozenset(), None, WatchTiming(seen.clock, seen.sleep, random.Random(1)))
+        )
+        task = asyncio.create_task(holder[0].run())
+        await asyncio.wait_for(seen.done.wait(), 20)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
     assert states == [(False, False, "not listed yet"), (True, True, "")]
     assert holder[0].state.last_event == 0.0
     assert holder[0].state.problem == "the watch ended"

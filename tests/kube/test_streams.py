@@ -12,7 +12,6 @@ import uvloop
 from extender.kube import client
 from extender.kube.client import STREAM_BUFFER, ApiError, ApiServer, NoAnswer, Silent, Stream, Transport
 from tests.kube.api_server import Answer, Request, Script, Writer, failed, hung_up, no_headers, serving, watched, whole
-from tests.waiting import run_bounded
 
 PATH = "/api/v1/pods"
 HEAD = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -328,13 +327,10 @@ def test_credentials_are_fresh_and_add_no_lines() -> None:
     assert run([watched()], once, headers=forged) == ([], 0)
 
 
-def test_a_server_that_is_away_is_unreachable() -> None:
-    async def test() -> None:
-        with pytest.raises(NoAnswer, match=f"GET {PATH}"):
-            async with ApiServer("http://127.0.0.1:1", headers=no_headers) as server:
-                await read(server)
-
-    run_bounded(test())
+async def test_a_server_that_is_away_is_unreachable() -> None:
+    with pytest.raises(NoAnswer, match=f"GET {PATH}"):
+        async with ApiServer("http://127.0.0.1:1", headers=no_headers) as server:
+            await read(server)
 
 
 def test_the_next_address_is_tried_when_one_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -354,18 +350,14 @@ def test_the_next_address_is_tried_when_one_does_not_answer(monkeypatch: pytest.
     run([watched(b"a")], test)
 
 
-def test_a_proxy_in_between(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_proxy_in_between(monkeypatch: pytest.MonkeyPatch) -> None:
     """The proxy here is a server that answers whatever it is asked, by the whole URL."""
     for name in ("http_proxy", "HTTP_PROXY", "no_proxy", "NO_PROXY"):
         monkeypatch.delenv(name, raising=False)
     script = Script([watched(b"a")])
-
-    async def test() -> None:
-        async with (
-            serving(script) as proxy,
-            ApiServer("http://api.example", headers=no_headers, transport=Transport(proxy=proxy)) as server,
-        ):
-            assert await read(server) == b"a"
-
-    run_bounded(test())
+    async with (
+        serving(script) as proxy,
+        ApiServer("http://api.example", headers=no_headers, transport=Transport(proxy=proxy)) as server,
+    ):
+        assert await read(server) == b"a"
     assert script.requests[0].headers["host"] == "api.example"

@@ -18,8 +18,8 @@ from extender.sim.machines import gpu_uuids, topology_annotation
 from extender.sim.machines import machine as catalogued
 from tests.ask.whatif import test_gangs_random
 from tests.queue.test_plan import HEAD
-from tests.queue.test_quota_random import PRODUCT, case
-from tests.world import GPU, JSON, WALL, World, machine, rfc3339, workload
+from tests.queue.test_quota_random import case
+from tests.world import GPU, JSON, PRODUCT, WALL, World, machine, rfc3339, workload
 
 CASES = int(os.environ.get("GPU_EXTENDER_METAMORPHIC_CASES", "6"))
 OURS = "gpu-extender.io/"

@@ -10,8 +10,7 @@ from typing import Any
 from tests.metamorphic.answers import asked, difference, known, offline, queued, verbs
 from tests.metamorphic.changes import names_of, with_idle, with_strings
 from tests.metamorphic.clusters import CASES, Stated, drawn
-from tests.queue.test_quota_random import PRODUCT
-from tests.world import JSON
+from tests.world import JSON, PRODUCT
 
 IDLE = ("idle-node", "idle")
 COUNTS = ("pods", "nodes_examined", "sets_examined")

@@ -26,6 +26,11 @@ def asking(bound: Bound, size: int) -> str | None:
     return None if asker is None else asker.pod.uid
 
 
+@pytest.fixture
+def bound() -> Bound:
+    return Bound()
+
+
 @pytest.mark.parametrize(
     ("text", "plan"),
     [
@@ -40,8 +45,7 @@ def test_plans_as_bind_writes_them(text: str, plan: object) -> None:
     assert read_plan(text) == plan
 
 
-def test_the_first_bound_of_that_size_asks() -> None:
-    bound = Bound()
+def test_the_first_bound_of_that_size_asks(bound: Bound) -> None:
     bound.put(pod("four", 4))
     bound.put(pod("two", 2))
     bound.put(pod("also-two", 2))
@@ -52,8 +56,7 @@ def test_the_first_bound_of_that_size_asks() -> None:
     assert asking(bound, 2) is None
 
 
-def test_a_list_is_taken_in_the_order_of_binding() -> None:
-    bound = Bound()
+def test_a_list_is_taken_in_the_order_of_binding(bound: Bound) -> None:
     later = pod("a", 2, created="2026-01-01T00:00:02Z")
     bound.replace([later, pod("b", 2, created="2026-01-01T00:00:01Z")])
     assert asking(bound, 2) == "b"
@@ -61,8 +64,7 @@ def test_a_list_is_taken_in_the_order_of_binding() -> None:
     assert asking(bound, 2) == "a"
 
 
-def test_a_pod_that_is_deleted_or_ended_does_not_ask() -> None:
-    bound = Bound()
+def test_a_pod_that_is_deleted_or_ended_does_not_ask(bound: Bound) -> None:
     gone = pod("gone", 1)
     gone["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
     bound.put(gone)
@@ -70,8 +72,7 @@ def test_a_pod_that_is_deleted_or_ended_does_not_ask() -> None:
     assert asking(bound, 1) is None
 
 
-def test_containers_ask_one_after_another_and_before_other_pods() -> None:
-    bound = Bound()
+def test_containers_ask_one_after_another_and_before_other_pods(bound: Bound) -> None:
     bound.put(pod("a", {"c1": 1, "c2": 1}, plan="c1=4;c2=6"))
     bound.put(pod("b", 1, plan="7"))
     for container, gpus in (("c1", {4}), ("c2", {6})):
@@ -84,8 +85,7 @@ def test_containers_ask_one_after_another_and_before_other_pods() -> None:
     assert asking(bound, 1) == "b"
 
 
-def test_allocations_without_a_question_go_to_the_pod_with_that_plan() -> None:
-    bound = Bound()
+def test_allocations_without_a_question_go_to_the_pod_with_that_plan(bound: Bound) -> None:
     bound.put(pod("a", 1, plan="4"))
     bound.put(pod("b", 1, plan="7"))
     got = bound.allocated(GPU, ["id"], gpus=frozenset({7}), failed=False)
@@ -94,9 +94,8 @@ def test_allocations_without_a_question_go_to_the_pod_with_that_plan() -> None:
     assert asking(bound, 1) == "a"
 
 
-def test_two_that_were_taken_for_each_other_change_places() -> None:
+def test_two_that_were_taken_for_each_other_change_places(bound: Bound) -> None:
     """We gave a's plan, but b started: b holds it, and b's plan is now a's, whatever the annotations say later."""
-    bound = Bound()
     a, b = pod("a", 2, plan="0,3"), pod("b", 2, plan="5,6")
     bound.put(a)
     bound.put(b)
@@ -109,8 +108,7 @@ def test_two_that_were_taken_for_each_other_change_places() -> None:
     assert (asker.pod.uid, wanted(asker, frozenset(), ALL - {0, 3}, 2)) == ("a", frozenset({5, 6}))
 
 
-def test_a_pod_that_kubelet_refused_changes_no_places() -> None:
-    bound = Bound()
+def test_a_pod_that_kubelet_refused_changes_no_places(bound: Bound) -> None:
     bound.put(pod("a", 2, plan="0,3"))
     bound.put(pod("b", 2, plan="5,6"))
     bound.answered(GPU, bound.asker(GPU, 2))
@@ -119,8 +117,7 @@ def test_a_pod_that_kubelet_refused_changes_no_places() -> None:
     assert asking(bound, 2) is None
 
 
-def test_after_a_restart_kubelet_begins_with_the_oldest() -> None:
-    bound = Bound()
+def test_after_a_restart_kubelet_begins_with_the_oldest(bound: Bound) -> None:
     bound.put(pod("young", 2, created="2026-01-01T00:00:05Z"))
     bound.put(pod("old", 2, created="2026-01-01T00:00:01Z"))
     assert asking(bound, 2) == "young"
@@ -128,8 +125,7 @@ def test_after_a_restart_kubelet_begins_with_the_oldest() -> None:
     assert asking(bound, 2) == "old"
 
 
-def test_what_is_promised_to_others() -> None:
-    bound = Bound()
+def test_what_is_promised_to_others(bound: Bound) -> None:
     bound.put(pod("a", 2, plan="0,3"))
     bound.put(pod("b", {"c1": 1, "c2": 1}, plan="c1=4;c2=6"))
     bound.put(started(pod("c", 1, plan="7")))
@@ -171,8 +167,7 @@ def test_a_plan_is_served_whole_or_not_at_all(
         ("", 1, [], None),
     ],
 )
-def test_plans_for_parts_of_gpus(plan: str, size: int, must: list[str], got: list[str] | None) -> None:
-    bound = Bound()
+def test_plans_for_parts_of_gpus(bound: Bound, plan: str, size: int, must: list[str], got: list[str] | None) -> None:
     bound.put(pod("a", size, plan=plan))
     asker = bound.asker(GPU, size)
     assert asker is not None

@@ -282,8 +282,7 @@ INDEPENDENT: dict[str, tuple[JSON, JSON | None]] = {
 
 
 @pytest.mark.parametrize(("facts", "made"), INDEPENDENT.values(), ids=INDEPENDENT)
-def test_who_does_not(facts: JSON, made: JSON | None) -> None:
-    world = World()
+def test_who_does_not(world: World, facts: JSON, made: JSON | None) -> None:
     world.node("n", 8)
     for i in range(3):
         world.set("Pod", pod(f"p{i}", facts))
@@ -301,9 +300,8 @@ MPI = obj("kubeflow.org/v2beta1", "MPIJob", "js", {"mpiReplicaSpecs": {"Launcher
 
 @pytest.mark.parametrize(("above", "source"), [(JOBSET, "jobset"), (MPI, "training")])
 @pytest.mark.parametrize("order", range(6))
-def test_the_owners_of_owners_are_followed(above: JSON, source: str, order: int) -> None:
+def test_the_owners_of_owners_are_followed(world: World, above: JSON, source: str, order: int) -> None:
     """Pods of two Jobs of one JobSet (or a launcher's Job of an MPIJob) are one gang, in whatever order we learn it."""
-    world = World()
     world.node("n", 8)
     jobs = [obj("batch/v1", "Job", f"js-{i}", {"parallelism": 1}) for i in range(2)]
     for job in jobs:
@@ -329,9 +327,8 @@ def test_the_owners_of_owners_are_followed(above: JSON, source: str, order: int)
     assert not cluster.workloads.gang_pods
 
 
-def test_a_pod_group_that_a_job_owns_is_as_any() -> None:
+def test_a_pod_group_that_a_job_owns_is_as_any(world: World) -> None:
     """Training operators make PodGroups of their jobs'; no pod is owned by one."""
-    world = World()
     world.node("n", 8)
     made = obj("scheduling.volcano.sh/v1beta1", "PodGroup", "g", {"minMember": 2})
     made["metadata"]["ownerReferences"] = owned("PyTorchJob", "kubeflow.org/v1", "g")
@@ -343,8 +340,7 @@ def test_a_pod_group_that_a_job_owns_is_as_any() -> None:
     assert (gang.ref.source, gang.minimum) == ("volcano", 2)
 
 
-def test_a_job_of_one_pod_is_no_gang_until_a_second_runs() -> None:
-    world = World()
+def test_a_job_of_one_pod_is_no_gang_until_a_second_runs(world: World) -> None:
     world.node("n", 8)
     facts = {"owner": owned("Job", "batch/v1")}
     world.set("Pod", pod("p0", facts))
@@ -366,9 +362,8 @@ def test_minima_that_contradict_each_other_are_unknown() -> None:
         assert (found.minimum, found.known) == (minimum, texts[0] == texts[1] != "x")
 
 
-def test_a_minimum_that_no_gang_can_have_is_unknown() -> None:
+def test_a_minimum_that_no_gang_can_have_is_unknown(world: World) -> None:
     """Its parts are 32 bits each, and allowed; the product is beyond 64, and would end every search that meets it."""
-    world = World()
     world.node("n", 8)
     most = 2**31 - 1
     groups = [{"replicas": most, "numOfHosts": most}] * 3
@@ -382,9 +377,8 @@ def test_a_minimum_that_no_gang_can_have_is_unknown() -> None:
     assert world.preempt(workload("p", 8, priority=10), offer) == offer
 
 
-def test_members_on_other_nodes_and_on_unknown_ones_are_priced() -> None:
+def test_members_on_other_nodes_and_on_unknown_ones_are_priced(world: World) -> None:
     """The gang on n is spread over a node that we know and one that we do not: all of it is lost."""
-    world = World()
     for name in ("n", "far"):
         world.node(name, 2)
     labels = {"gpu-extender.io/gang": "g"}
@@ -406,8 +400,7 @@ def test_members_on_other_nodes_and_on_unknown_ones_are_priced() -> None:
 # -- what the table knows of budgets and gangs follows the events ------------------------------------------------------
 
 
-def test_which_budgets_a_pod_is_in_follows_every_change() -> None:
-    world = World()
+def test_which_budgets_a_pod_is_in_follows_every_change(world: World) -> None:
     world.node("n", 8)
 
     def inside(name: str = "p") -> list[str]:
@@ -433,8 +426,7 @@ def test_which_budgets_a_pod_is_in_follows_every_change() -> None:
     assert inside() == []  # kube-scheduler: an empty selector matches nothing
 
 
-def test_ids_of_gangs_are_used_again() -> None:
-    world = World()
+def test_ids_of_gangs_are_used_again(world: World) -> None:
     world.node("n", 8)
     for turn in range(20):
         for i in range(2):
@@ -448,9 +440,8 @@ def test_ids_of_gangs_are_used_again() -> None:
     assert not kept_of(world.cluster, "uid-p")
 
 
-def test_the_two_best_nodes_are_told_though_others_are_left_early() -> None:
+def test_the_two_best_nodes_are_told_though_others_are_left_early(world: World) -> None:
     """40 nodes, each a little dearer than the last that was searched to its end; checked against each node alone."""
-    world = World()
     for i in range(40):
         world.node(f"n{i:02}", 2)
         for j in range(2):

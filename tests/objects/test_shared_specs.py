@@ -13,9 +13,8 @@ from extender.objects import decode, pods, records
 from extender.objects.records import Kind, PodRecord, Record, RecordError
 from tests.kube import hostile
 from tests.objects.test_records import GPU, GPUS, container
-from tests.world import machine, workload
+from tests.world import JSON, machine, workload
 
-JSON = dict[str, Any]
 AFFINITY = {
     "podAntiAffinity": {
         "requiredDuringSchedulingIgnoredDuringExecution": [

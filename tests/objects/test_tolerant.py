@@ -237,9 +237,8 @@ def test_names_and_messages_are_bounded() -> None:
 # -- the server over them -----------------------------------------------------------------------------------------
 
 
-def test_gpus_of_a_pod_with_a_huge_limit_are_not_given_away() -> None:
+def test_gpus_of_a_pod_with_a_huge_limit_are_not_given_away(world: World) -> None:
     """The API server accepts `limits.memory: 1e30`; the pod runs, and holds its GPUs."""
-    world = World()
     world.node("n", 8)
     for name, more in (("memory", {"memory": "1e30"}), ("cpu", {"cpu": "1e18"})):
         item = workload(name, 4, node="n", phase="Running", start=1.0)
@@ -249,8 +248,7 @@ def test_gpus_of_a_pod_with_a_huge_limit_are_not_given_away() -> None:
     assert world.preempt(workload("q", 4, priority=10), {"n": []}) in ({"n": ["memory"]}, {"n": ["cpu"]})
 
 
-def test_a_huge_request_fills_its_node_and_its_eviction_empties_it() -> None:
-    world = World()
+def test_a_huge_request_fills_its_node_and_its_eviction_empties_it(world: World) -> None:
     world.node("n", 8)
     world.set("Pod", workload("huge", 1, node="n", memory="1e30", cpu="1e18", phase="Running", start=1.0))
     assert world.preempt(workload("q", 8, priority=10), {"n": []}) == {"n": ["huge"]}
@@ -258,8 +256,7 @@ def test_a_huge_request_fills_its_node_and_its_eviction_empties_it() -> None:
     assert world.filter(workload("q", 8))["NodeNames"] == ["n"]
 
 
-def test_an_unknown_count_blocks_its_node_and_can_be_evicted() -> None:
-    world = World()
+def test_an_unknown_count_blocks_its_node_and_can_be_evicted(world: World) -> None:
     world.node("n", 8)
     world.node("m", 8)
     held(world, of_pod(containers="x"))
@@ -269,10 +266,9 @@ def test_an_unknown_count_blocks_its_node_and_can_be_evicted() -> None:
     assert world.filter(workload("q", 8, priority=10), ["n"])["NodeNames"] == ["n"]
 
 
-def test_sums_of_huge_pods_do_not_wrap() -> None:
+def test_sums_of_huge_pods_do_not_wrap(world: World) -> None:
     """33,000 pods on a node, each with more of everything than any node has: what is free is never positive, whatever
     is claimed on top, and the node is whole again when they are gone."""
-    world = World()
     world.node("n", 8, links=pairs(8))
     item = workload("x", 99_999, node="n", memory="1e30", cpu="1e18", phase="Running", start=1.0)
     one = decode.record("Pod", json.dumps(item).encode(), GPUS)
@@ -348,9 +344,8 @@ def test_a_graph_is_read_beside_a_partial_pod() -> None:
 
 @pytest.mark.parametrize("depth", [150, 500, 985, 1500, 100_000])
 @pytest.mark.parametrize("verb", ["filter", "prioritize", "preempt", "bind"])
-def test_a_body_of_any_depth_is_answered(verb: str, depth: int) -> None:
+def test_a_body_of_any_depth_is_answered(world: World, verb: str, depth: int) -> None:
     """In the pod, beside it, and in place of a name: never an internal error, and the next request is answered."""
-    world = World()
     world.node("n", 8)
     pod = json.dumps(workload("p", 1)).encode()
     deep = hostile.nested(depth)

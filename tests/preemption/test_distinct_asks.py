@@ -148,9 +148,8 @@ def sizes(world: World) -> tuple[int, ...]:
     return (*map(len, lists), len(texts(cluster)))
 
 
-def test_10000_pods_that_come_and_go_leave_the_tables_as_they_were() -> None:
+def test_10000_pods_that_come_and_go_leave_the_tables_as_they_were(world: World) -> None:
     """Of each batch some stay for the next; each pod has its own toleration, selector and budget."""
-    world = World()
     gpus = world.cluster.gpu_names
     for i in range(8):
         world.node(f"n{i}", 8, labels={"zone": "a"})
@@ -182,9 +181,8 @@ def test_10000_pods_that_come_and_go_leave_the_tables_as_they_were() -> None:
     assert world.cluster.requirements.number("uid-after") < 2000  # no more than at the busiest time
 
 
-def test_a_pod_is_in_32_budgets_at_most() -> None:
+def test_a_pod_is_in_32_budgets_at_most(world: World) -> None:
     """A tenant may write any number of them that all match: each search would weigh them for each of its pods."""
-    world = World()
     world.node("n", 8)
     world.pod("p", 1, "n", labels={"app": "a"})
     for n in range(40):
@@ -193,9 +191,8 @@ def test_a_pod_is_in_32_budgets_at_most() -> None:
     assert names == [f"b{n:02d}" for n in range(32)]
 
 
-def test_no_row_names_an_id_that_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_row_names_an_id_that_is_free(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where the node of a pod cannot be written: the row then keeps what was there, but for its ids."""
-    world = World()
     world.node("n", 8)
     world.pod("p", 1, "n", spec=toleration(1))
     first = world.cluster.requirements.number("uid-p")

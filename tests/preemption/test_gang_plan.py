@@ -83,9 +83,13 @@ def cost(found: GangSearchResult) -> dict[str, int]:
     return {name: value for (name, _), value in zip(found.terms, found.best.cost, strict=True)}
 
 
-def test_a_gang_on_two_nodes_breaks_once() -> None:
+@pytest.fixture
+def play() -> Place:
+    return Place()
+
+
+def test_a_gang_on_two_nodes_breaks_once(play: Place) -> None:
     """Rack r has two members of one gang, one on each node; rack s a member each of two gangs."""
-    play = Place()
     for name, gang in (("a1", "x"), ("b1", "x"), ("c1", "y"), ("d1", "z")):
         play.pod(name, 4, labels={"gpu-extender.io/gang": gang}, annotations={"gpu-extender.io/gang-min": "2"})
     play.world.node("e", 8, labels={"rack": "t"})
@@ -166,9 +170,8 @@ def test_a_gang_breaks_with_its_head_and_not_with_workers_beyond_their_minimum()
     )
 
 
-def test_a_budget_counts_over_all_nodes() -> None:
+def test_a_budget_counts_over_all_nodes(play: Place) -> None:
     """One disruption is allowed. Rack r needs two pods of the budget, rack s one."""
-    play = Place()
     for name, labels in (("a1", {"app": "x"}), ("b1", {"app": "x"}), ("c1", {"app": "x"}), ("d1", {})):
         play.pod(name, 4, labels=labels)
     play.world.budget("x", 1, {"app": "x"})
@@ -179,9 +182,8 @@ def test_a_budget_counts_over_all_nodes() -> None:
     assert found.runner_up.cost[0] == 1
 
 
-def test_the_whole_gang_or_nothing() -> None:
+def test_the_whole_gang_or_nothing(play: Place) -> None:
     """Each rack holds two pods of 4 GPUs; a pod of equal priority stays."""
-    play = Place()
     for name in ("a1", "b1", "c1"):
         play.pod(name, 4)
     play.pod("d1", 4, priority=5)
@@ -198,8 +200,7 @@ def test_the_whole_gang_or_nothing() -> None:
         {"terminating": WALL - 300},
     ],
 )
-def test_pods_that_are_never_victims(facts: dict[str, Any]) -> None:
-    play = Place()
+def test_pods_that_are_never_victims(play: Place, facts: dict[str, Any]) -> None:
     for node in "abcd":
         play.pod(f"{node}1", 3, **facts)
         play.pod(f"{node}2", 1)
@@ -209,22 +210,19 @@ def test_pods_that_are_never_victims(facts: dict[str, Any]) -> None:
     assert found.why == "in no domain do the free GPUs and those of possible victims suffice for the whole gang"
 
 
-def test_a_gang_that_never_preempts_has_no_plan() -> None:
-    play = Place()
+def test_a_gang_that_never_preempts_has_no_plan(play: Place) -> None:
     found = play.find(2, 4, never=True)
     assert found.best is None
     assert "preemptionPolicy" in found.why
 
 
-def test_spared_pods_stay() -> None:
-    play = Place()
+def test_spared_pods_stay(play: Place) -> None:
     for node in "abcd":
         play.pod(f"{node}1", 4)
     assert victims(play.find(2, 4, spared=["a1"])) == ["c1", "d1"]
 
 
-def test_a_gang_that_fits_evicts_no_pod() -> None:
-    play = Place()
+def test_a_gang_that_fits_evicts_no_pod(play: Place) -> None:
     play.pod("a1", 4)
     found = play.find(2, 4)
     assert victims(found) == []
@@ -233,8 +231,7 @@ def test_a_gang_that_fits_evicts_no_pod() -> None:
     assert {play.world.cluster.names[row] for row in found.best.rows} == {"c", "d"}
 
 
-def test_pods_that_are_terminating_count_as_gone() -> None:
-    play = Place()
+def test_pods_that_are_terminating_count_as_gone(play: Place) -> None:
     play.pod("a1", 4, priority=9, terminating=WALL + 10)
     for node in "bcd":
         play.pod(f"{node}1", 4)
@@ -260,9 +257,8 @@ def test_the_position_of_freed_gpus_counts() -> None:
     assert cost(found)["work_lost_gpu_seconds"] == 100
 
 
-def test_a_launcher_without_gpus_needs_room_too() -> None:
+def test_a_launcher_without_gpus_needs_room_too(play: Place) -> None:
     """Two workers fill the GPUs of a rack; the launcher needs the CPUs of a pod without GPUs."""
-    play = Place()
     for node in "abcd":
         play.pod(f"{node}1", 0, cpu="62", priority=1 if node == "c" else 2)
     cluster = play.world.cluster
@@ -279,8 +275,7 @@ def test_a_launcher_without_gpus_needs_room_too() -> None:
     assert search.find(only, [DomainCandidates(None, rows)]).why == "no pod of the gang asks for GPUs"
 
 
-def test_pods_that_have_to_be_apart_take_a_node_each() -> None:
-    play = Place()
+def test_pods_that_have_to_be_apart_take_a_node_each(play: Place) -> None:
     for node in "abcd":
         play.pod(f"{node}1", 2, age=1 if node == "a" else 100)
         play.pod(f"{node}2", 2)
@@ -289,8 +284,7 @@ def test_pods_that_have_to_be_apart_take_a_node_each() -> None:
     assert victims(found)[0] == "a1"
 
 
-def test_a_plan_that_the_joint_placement_rejects_is_none() -> None:
-    play = Place()
+def test_a_plan_that_the_joint_placement_rejects_is_none(play: Place) -> None:
     for node in "abcd":
         play.pod(f"{node}1", 4)
     asked: list[tuple[int, ...]] = []
@@ -310,8 +304,7 @@ def test_a_plan_that_the_joint_placement_rejects_is_none() -> None:
     assert (4, 4) in asked, "it is asked about the tables without the victims"
 
 
-def test_reclaim_takes_pods_of_borrowers_first() -> None:
-    play = Place()
+def test_reclaim_takes_pods_of_borrowers_first(play: Place) -> None:
     for node, priority in (("a", 1), ("b", 1), ("c", 4), ("d", 4)):
         play.pod(f"{node}1", 4, priority=priority, labels={"team": "lent" if node in "cd" else "own"})
     lent = Reclaim(lambda pod: pod.labels.get("team") == "lent")
@@ -321,8 +314,7 @@ def test_reclaim_takes_pods_of_borrowers_first() -> None:
     assert cost(found)["victims_beside_borrowers"] == 0
 
 
-def test_reclaim_disregards_the_priority_of_borrowers_only_where_it_is_told_to() -> None:
-    play = Place()
+def test_reclaim_disregards_the_priority_of_borrowers_only_where_it_is_told_to(play: Place) -> None:
     for node in "abcd":
         play.pod(f"{node}1", 4, priority=9, labels={"team": "lent" if node in "cd" else "own"})
 
@@ -333,8 +325,7 @@ def test_reclaim_disregards_the_priority_of_borrowers_only_where_it_is_told_to()
     assert victims(play.find(2, 4, reclaim=Reclaim(borrower, regardless_of_priority=True))) == ["c1", "d1"]
 
 
-def test_the_certificate_states_the_runner_up_and_what_it_lost_on() -> None:
-    play = Place()
+def test_the_certificate_states_the_runner_up_and_what_it_lost_on(play: Place) -> None:
     for node, age in (("a", 100), ("b", 100), ("c", 200), ("d", 100)):
         play.pod(f"{node}1", 4, age=age)
     found = play.find(2, 4)

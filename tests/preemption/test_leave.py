@@ -45,8 +45,7 @@ def test_a_pod_that_the_watch_has_not_brought_yet_leaves_too() -> None:
     assert world.filter(workload("higher", 8, priority=200), ["n1"])["NodeNames"] == []
 
 
-def test_a_lone_preemptor_is_not_delayed() -> None:
-    world = World()
+def test_a_lone_preemptor_is_not_delayed(world: World) -> None:
     world.node("n1", 8)
     world.pod("v1", 8, "n1", start=WALL - 100)
     pod = higher(world)
@@ -55,9 +54,8 @@ def test_a_lone_preemptor_is_not_delayed() -> None:
     assert world.filter(pod, ["n1"])["NodeNames"] == ["n1"]
 
 
-def test_a_preemptor_is_not_delayed_by_a_higher_one_that_waits() -> None:
+def test_a_preemptor_is_not_delayed_by_a_higher_one_that_waits(world: World) -> None:
     """kube-scheduler does not come back to a pod that is told to wait, until some pod ends."""
-    world = World()
     for i in (1, 2):
         world.node(f"n{i}", 8)
         world.pod(f"v{i}", 8, f"n{i}", start=WALL - 100)
@@ -160,10 +158,9 @@ def test_a_reservation_whose_preemptor_does_not_come_is_taken() -> None:
     assert world.filter(higher(world), ["n1"])["NodeNames"] == ["n1"]
 
 
-def test_an_outbid_preemptor_outbids_nobody_in_turn() -> None:
+def test_an_outbid_preemptor_outbids_nobody_in_turn(world: World) -> None:
     """a was freed for "middle", b for "low". Before: taking a looked free, since "middle" could take b for nothing,
     and "low" evicted a second time."""
-    world = World()
     for name in "abc":
         world.node(name, 8)
         world.pod(f"v{name}", 8, name, start=WALL - 100)

@@ -48,8 +48,7 @@ def test_a_victim_is_spared_where_the_pod_fits_without_its_end() -> None:
     assert spared > CASES / 4
 
 
-def test_none_is_spared_where_more_decides_than_is_modelled() -> None:
-    world = World()
+def test_none_is_spared_where_more_decides_than_is_modelled(world: World) -> None:
     world.node("n0", GPUS)
     world.pod("low", 4, "n0", priority=1)
     spread = {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule", "labelSelector": {}}

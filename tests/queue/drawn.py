@@ -21,10 +21,9 @@ from extender.policy.policy import Policy
 from extender.policy.roles import roles_of
 from extender.queue.placement import JointPlacement, NoPlace, Placed
 from extender.settings import Settings
-from tests.world import DGX1V, machine, pairs, workload
+from tests.world import DGX1V, JSON, machine, pairs, workload
 
 RACK, BLOCK = "cloud.provider.com/topology-rack", "cloud.provider.com/topology-block"
-JSON = dict[str, Any]
 
 
 @dataclass

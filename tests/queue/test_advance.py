@@ -23,8 +23,12 @@ def seats(world: World, gang: str) -> set[str]:
     return {seat.node for seat in world.verbs.claims.seats if f"/{gang}" in seat.gang}
 
 
-def test_before_the_date_a_gang_starts_there_only_if_it_ends_before() -> None:
-    world = cluster(2)
+@pytest.fixture
+def world() -> World:
+    return cluster(2)
+
+
+def test_before_the_date_a_gang_starts_there_only_if_it_ends_before(world: World) -> None:
     held(world, 630, "n0", "n1")
     wait(world, "short", 1, 8, 300, duration="10m")
     wait(world, "long", 1, 8, 200, duration="601s")
@@ -47,8 +51,7 @@ def test_a_pod_that_is_bound_late_on_its_seat_does_not_run_into_a_date() -> None
         assert passes(world, pod) == nodes
 
 
-def test_a_gang_ends_when_its_last_pod_does() -> None:
-    world = cluster(2)
+def test_a_gang_ends_when_its_last_pod_does(world: World) -> None:
     held(world, 630, "n0", "n1")
     wait(world, "g", 2, 8, 300, duration="10m")
     world.set("Pod", gated("g-1", 8, annotations={"gpu-extender.io/gang": "g", "gpu-extender.io/gang-size": "2"}))
@@ -78,8 +81,7 @@ def test_of_many_gangs_of_its_namespace_as_many_as_fit_start_at_once() -> None:
     assert sorted(look(world)[0]) == ["g0", "g1", "g2", "g3"]  # n0 has 8 GPUs, of which 4 are held
 
 
-def test_a_gang_that_does_not_fit_on_them_alone_is_placed_as_any_other() -> None:
-    world = cluster(2)
+def test_a_gang_that_does_not_fit_on_them_alone_is_placed_as_any_other(world: World) -> None:
     held(world, 0, "n0")
     wait(world, "own", 2, 8, 100, namespace="ml")
     assert (look(world)[0], seats(world, "own")) == (["own"], {"n0", "n1"})
@@ -95,9 +97,8 @@ def test_its_gang_does_not_start_before_the_date_on_what_is_held() -> None:
     assert look(world)[0] == ["own"]
 
 
-def test_a_pod_that_has_moved_starts_on_its_place_before_others_of_its_kind() -> None:
+def test_a_pod_that_has_moved_starts_on_its_place_before_others_of_its_kind(world: World) -> None:
     """What is held for the pods that an owner creates anew: pods of other owners do not hinder them."""
-    world = cluster(2)
     world.pod("busy", 8, "n1")
     owner = "default/ReplicaSet/owner/uid-owner"
     take(world, hold(world, "big/move-0.uid/" + owner, {"n0": 2}, WALL - 60, WALL + 600, owner=owner))
@@ -110,8 +111,7 @@ def test_a_pod_that_has_moved_starts_on_its_place_before_others_of_its_kind() ->
     assert set(waits) == {"large", "older"}
 
 
-def test_a_gang_that_fits_nowhere_else_waits_for_the_end_and_is_not_hopeless() -> None:
-    world = cluster(2)
+def test_a_gang_that_fits_nowhere_else_waits_for_the_end_and_is_not_hopeless(world: World) -> None:
     held(world, 60, "n0", "n1")
     wait(world, "g", 2, 8, 100)
     assert look(world) == ([], {"g": ("head", "", 660.0)})
@@ -134,9 +134,8 @@ def running(world: World, node: str, gpus: int, seconds: float | None) -> None:
         ("", 6000.0),
     ],
 )
-def test_the_start_of_the_head_counts_with_dates_that_lie_behind_it(lasts: str, start: float) -> None:
+def test_the_start_of_the_head_counts_with_dates_that_lie_behind_it(world: World, lasts: str, start: float) -> None:
     """n0 has 8 GPUs for the head from 600 s on, and is held from 3000 to 6000 s."""
-    world = cluster(2)
     running(world, "n0", 8, 600)
     running(world, "n1", 4, 2900)  # the head fits no better after it
     world.pod("daemon", 4, "n1")

@@ -480,9 +480,8 @@ def _run(
 # -- when running pods end --------------------------------------------------------------------------------------------
 
 
-def test_the_endings_of_running_pods() -> None:
+def test_the_endings_of_running_pods(world: World) -> None:
     """By time, then those without one from the oldest; only GPU pods of known nodes."""
-    world = World()
     world.node("n", 8)
     world.node("m", 8)
 
@@ -516,17 +515,15 @@ def test_the_endings_of_running_pods() -> None:
     ]
 
 
-def test_a_terminating_pod_whose_grace_is_over_ends_now() -> None:
-    world = World()
+def test_a_terminating_pod_whose_grace_is_over_ends_now(world: World) -> None:
     world.node("n", 8)
     world.set("Pod", workload("p", 1, node="n", phase="Running", start=NOW - 100, terminating=NOW - 5))
     assert [one.at for one in finish(Endings(world.cluster).read(NOW))] == [NOW]
 
 
 @pytest.mark.parametrize(("late", "at"), [(0.2, NOW), (OVERRUN_SECONDS - 1, NOW), (OVERRUN_SECONDS + 1, None)])
-def test_a_pod_at_its_stated_end_ends_now(late: float, at: float | None) -> None:
+def test_a_pod_at_its_stated_end_ends_now(world: World, late: float, at: float | None) -> None:
     """Its containers have their grace. It has overrun its duration only after that."""
-    world = World()
     world.node("n", 8)
     notes = {"gpu-extender.io/duration": "60s"}
     world.set("Pod", workload("p", 1, node="n", phase="Running", start=NOW - 60, annotations=notes))

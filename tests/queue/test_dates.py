@@ -24,6 +24,11 @@ def windows(begin: float, end: float) -> list[Window]:
     ]
 
 
+@pytest.fixture
+def case() -> Case:
+    return Case()
+
+
 @pytest.mark.parametrize(
     ("dates", "text"),
     [
@@ -98,8 +103,7 @@ class Case:
         return None if move is None else (move.seconds / 60, (move.at - NOON) / 60, move.why)
 
 
-def test_a_date_stands_while_the_median_is_within_it() -> None:
-    case = Case()
+def test_a_date_stands_while_the_median_is_within_it(case: Case) -> None:
     assert case.told(10, 20) is None
     assert case.told(12, 26) is None
     assert case.told(15, 24) is None
@@ -110,8 +114,7 @@ def test_a_date_stands_while_the_median_is_within_it() -> None:
 
 
 @pytest.mark.parametrize("starts", [False, True])
-def test_a_gang_that_comes_before_it(*, starts: bool) -> None:
-    case = Case()
+def test_a_gang_that_comes_before_it(case: Case, *, starts: bool) -> None:
     first = gang("a", priority=5)
     case.told(10, 20)
     if starts:
@@ -120,20 +123,17 @@ def test_a_gang_that_comes_before_it(*, starts: bool) -> None:
     assert case.told(40, 50, order=order) == (30, 3 if starts else 2, "gang default/a of higher priority came")
 
 
-def test_a_gang_of_equal_priority_that_comes_before_it() -> None:
-    case = Case()
+def test_a_gang_of_equal_priority_that_comes_before_it(case: Case) -> None:
     case.told(10, 20)
     assert case.told(40, 50, order=(A, B)) == (30, 2, "gang default/a came, which is before it")
 
 
-def test_what_was_so_when_the_date_was_stated_is_no_cause() -> None:
-    case = Case()
+def test_what_was_so_when_the_date_was_stated_is_no_cause(case: Case) -> None:
     case.told(10, 20, order=(A, B), overdue=["default/x"], nodes=["n1"])
     assert case.told(40, 50, order=(A, B), overdue=["default/x"], nodes=["n1"]) == (30, 2, "")
 
 
-def test_a_gang_behind_it_is_no_cause() -> None:
-    case = Case()
+def test_a_gang_behind_it_is_no_cause(case: Case) -> None:
     case.told(10, 20)
     case.told(10, 20, order=(B, A))
     assert case.told(40, 50, order=(B, A)) == (30, 3, "")
@@ -141,16 +141,14 @@ def test_a_gang_behind_it_is_no_cause() -> None:
     assert case.told(80, 90) == (40, 5, "")
 
 
-def test_a_node_that_leaves() -> None:
-    case = Case()
+def test_a_node_that_leaves(case: Case) -> None:
     case.told(10, 20, nodes=["n1", "n2", "n3"])
     case.told(10, 20, nodes=["n1", "n2"], overdue=["default/x"])
     assert case.told(40, 50) == (30, 3, "node n3 left")
     assert case.told(80, 90, nodes=[]) == (40, 4, "node n2 and others left")
 
 
-def test_a_gang_that_runs_longer() -> None:
-    case = Case()
+def test_a_gang_that_runs_longer(case: Case) -> None:
     case.told(10, 20)
     case.told(10, 20, overdue=["default/x"])
     assert case.told(40, 50, overdue=["default/x", "default/y"]) == (30, 3, "default/x runs longer than was expected")

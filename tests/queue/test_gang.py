@@ -412,9 +412,8 @@ def test_the_exclusive_topology_of_a_job_set_is_that_of_each_job(keys: tuple[str
 
 
 @pytest.mark.parametrize("gone", [False, True])
-def test_pods_that_complete_before_the_gang_begins_wait_for_themselves(gone: bool) -> None:
+def test_pods_that_complete_before_the_gang_begins_wait_for_themselves(world: World, gone: bool) -> None:
     """The initializers of a TrainJob: its nodes are created once these have completed."""
-    world = World()
     spec = {"replicatedJobs": [
         {"name": "dataset-initializer"},
         {"name": "node", "template": {"spec": {"parallelism": 2}},

@@ -13,12 +13,12 @@ from extender.cluster.nodes import model_of
 from extender.objects.queueing import GATE
 from extender.queue.placement import NodeChoice, NoPlace, Placed
 from tests.cases import cases
-from tests.queue.drawn import JSON, Best, Case, Oracle, gang, rack, random_case
+from tests.queue.drawn import Best, Case, Oracle, gang, rack, random_case
 from tests.queue.gangs import waiting
 from tests.queue.late_owners import RACK
 from tests.queue.test_apart import SETTINGS, domains, start, wait
 from tests.queue.test_placement import ended, idle
-from tests.world import World, pairs
+from tests.world import JSON, World, pairs
 
 CASES = cases(300)
 PRODUCT, REPLICAS, COUNT = "nvidia.com/gpu.product", "nvidia.com/gpu.replicas", "nvidia.com/gpu.count"

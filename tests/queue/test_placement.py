@@ -16,8 +16,8 @@ from extender.queue import filling
 from extender.queue.placement import JointPlacement, NoPlace, Placed, Steps, not_modelled
 from tests.cases import cases
 from tests.cluster.dra.world import DraWorld
-from tests.queue.drawn import BLOCK, JSON, RACK, Case, apart, check, gang, rack, random_case
-from tests.world import machine, pairs, workload
+from tests.queue.drawn import BLOCK, RACK, Case, apart, check, gang, rack, random_case
+from tests.world import JSON, machine, pairs, workload
 
 CASES = cases(300)
 REQUIRED, PREFERRED = Domain("rack", True), Domain("rack", False)

@@ -73,9 +73,13 @@ def texts(world: World) -> dict[str, str]:
     return {one.gang.ref.name: one.text for one in planner.report.waiting}
 
 
-def test_what_starts_in_a_look_counts_for_the_head_of_the_same_look() -> None:
+@pytest.fixture
+def world() -> World:
+    return cluster(2)
+
+
+def test_what_starts_in_a_look_counts_for_the_head_of_the_same_look(world: World) -> None:
     # a takes n0 for 600 s. b needs both nodes: it starts in 600 s. c ends in 300 s, and takes n1. d states no end.
-    world = cluster(2)
     wait(world, "a", 1, 8, 400, duration="10m")
     wait(world, "b", 2, 8, 300)
     wait(world, "d", 1, 8, 200)
@@ -84,8 +88,7 @@ def test_what_starts_in_a_look_counts_for_the_head_of_the_same_look() -> None:
     assert (started, waits) == (["a", "c"], {"b": ("head", "", 600.0), "d": ("place", "", None)})
 
 
-def test_seats_of_an_earlier_look_end_too() -> None:
-    world = cluster(2)
+def test_seats_of_an_earlier_look_end_too(world: World) -> None:
     wait(world, "a", 1, 8, 400, duration="10m")
     assert look(world)[0] == ["a"]
     wait(world, "b", 2, 8, 300)
@@ -96,9 +99,8 @@ def test_seats_of_an_earlier_look_end_too() -> None:
 @pytest.mark.parametrize(
     ("reason", "message"), [("Unschedulable", "no CPU"), ("SchedulerError", f"gpu-extender: {SEAT_TEXT}")]
 )
-def test_no_start_is_stated_where_a_pod_is_rejected_on_its_seat(reason: str, message: str) -> None:
+def test_no_start_is_stated_where_a_pod_is_rejected_on_its_seat(world: World, reason: str, message: str) -> None:
     """When it starts is not known, and so not when it ends."""
-    world = cluster(2)
     wait(world, "a", 1, 8, 400, duration="10m")
     assert look(world)[0] == ["a"]
     notes = {"gpu-extender.io/gang": "a", "gpu-extender.io/gang-size": "1", "gpu-extender.io/duration": "10m"}
@@ -111,9 +113,8 @@ def test_no_start_is_stated_where_a_pod_is_rejected_on_its_seat(reason: str, mes
 
 
 @pytest.mark.parametrize("lost", ["cordoned", "gone"])
-def test_no_start_is_stated_while_a_gang_has_lost_its_seat(lost: str) -> None:
+def test_no_start_is_stated_while_a_gang_has_lost_its_seat(world: World, lost: str) -> None:
     """It gets another one before the head, also on the nodes that the head waits for."""
-    world = cluster(2)
     world.pod("r", 8, "n1", start=world.wall, annotations={"gpu-extender.io/duration": "5m"})
     wait(world, "a", 1, 8, 400, duration="10m")
     assert look(world)[0] == ["a"]
@@ -236,9 +237,8 @@ def test_a_gang_for_which_no_node_is_large_enough_does_not_wait_for_them() -> No
 
 
 @pytest.mark.parametrize("ends", [False, True])
-def test_what_fits_nowhere_states_how_many_pods_fit_once_all_has_ended(ends: bool) -> None:
+def test_what_fits_nowhere_states_how_many_pods_fit_once_all_has_ended(world: World, ends: bool) -> None:
     """First in order, and behind a head that waits for the running pod."""
-    world = cluster(2)
     world.pod("r", 8, "n1", start=world.wall)
     if ends:
         wait(world, "head", 2, 8, 200)
@@ -283,9 +283,8 @@ def test_pods_that_a_running_pod_tells_apart_by_labels_are_not_of_one_kind(size:
         assert (started, waits["db"][0]) == (["web"], "never")
 
 
-def test_pods_of_equal_requests_keep_to_the_anti_affinity_of_their_gang() -> None:
+def test_pods_of_equal_requests_keep_to_the_anti_affinity_of_their_gang(world: World) -> None:
     """Leader and workers ask for the same. Each repels workers; then the leader does not."""
-    world = cluster(2)
     for i, role in enumerate(("leader", "worker", "worker")):
         notes = {"gpu-extender.io/gang": "g", "gpu-extender.io/gang-size": "3"}
         pod = gated(f"g-{i}", 1, annotations=notes, labels={"app": role})
@@ -328,8 +327,7 @@ def test_planned_positions_are_not_certain_for_a_head_that_requires_links() -> N
         assert (started, waits["long"][0] if "long" in waits else None) == expected
 
 
-def test_a_gang_behind_the_head_that_can_never_start_is_reported_so() -> None:
-    world = cluster(2)
+def test_a_gang_behind_the_head_that_can_never_start_is_reported_so(world: World) -> None:
     world.pod("r", 4, "n0", start=world.wall)
     wait(world, "head", 2, 8, 300)
     wait(world, "never", 3, 8, 200)

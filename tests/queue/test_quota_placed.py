@@ -13,10 +13,7 @@ from extender.queue.plan import Planner
 from extender.settings import Settings
 from tests.act.queue.rig import gated
 from tests.queue.test_plan import HEAD, cluster, look, texts, wait
-from tests.world import World, machine, pairs, rfc3339
-
-PRODUCT = "nvidia.com/gpu.product"
-GPU = "nvidia.com/gpu"
+from tests.world import GPU, PRODUCT, World, machine, pairs, rfc3339
 
 
 def of(queue: str) -> dict[str, str]:

@@ -23,11 +23,10 @@ from extender.settings import Settings
 from tests.act.queue.rig import gated
 from tests.cases import cases
 from tests.queue.test_plan import HEAD
-from tests.world import World, pairs, rfc3339
+from tests.world import PRODUCT, World, pairs, rfc3339
 
 CASES = cases(150)
 MODELS = ("A100", "H100")
-PRODUCT = "nvidia.com/gpu.product"
 QUEUES = ("a", "b", "c")
 LOOKS = 6
 Gpus = Counter[str]

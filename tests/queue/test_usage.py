@@ -9,9 +9,7 @@ from extender.queue.usage import MOST_QUEUES, DecayedUse, Models, OverQuota, Que
 from extender.settings import QueueLimits
 from tests.queue.gangs import waiting
 from tests.queue.test_gang import pod
-from tests.world import AMD, World
-
-PRODUCT = "nvidia.com/gpu.product"
+from tests.world import AMD, PRODUCT, World
 
 
 def world() -> World:

@@ -53,8 +53,12 @@ def two_nodes() -> World:
     return world
 
 
-def test_before_its_date_only_pods_that_end_before_use_the_gpus() -> None:
-    world = two_nodes()
+@pytest.fixture
+def world() -> World:
+    return two_nodes()
+
+
+def test_before_its_date_only_pods_that_end_before_use_the_gpus(world: World) -> None:
     take(world, hold(world, "big", {"n1": 8}, WALL + 600, WALL + 1200, namespaces=frozenset({"ml"})))
     assert passes(world, lasting("short", 8, 600)) == {"n1", "n2"}
     assert passes(world, lasting("long", 8, 601)) == {"n2"}
@@ -63,8 +67,7 @@ def test_before_its_date_only_pods_that_end_before_use_the_gpus() -> None:
     assert refused(world.filter(lasting("unknown", 8, None), ["n1"])) == {"n1": reasons.GPUS_FOR_A_DATE.text}
 
 
-def test_from_its_date_on_its_namespaces_take_the_gpus_and_first_those() -> None:
-    world = two_nodes()
+def test_from_its_date_on_its_namespaces_take_the_gpus_and_first_those(world: World) -> None:
     take(world, hold(world, "big", {"n1": 8}, WALL, WALL + 1200, namespaces=frozenset({"ml"})))
     assert passes(world, lasting("short", 8, 1)) == {"n2"}
     own = workload("own", 8, namespace="ml")
@@ -72,8 +75,7 @@ def test_from_its_date_on_its_namespaces_take_the_gpus_and_first_those() -> None
     assert passes(world, workload("large", 9, namespace="ml")) == set()
 
 
-def test_a_pod_without_gpus_uses_nothing_of_it() -> None:
-    world = two_nodes()
+def test_a_pod_without_gpus_uses_nothing_of_it(world: World) -> None:
     take(world, own := hold(world, "big", {"n1": 8}, WALL, WALL + 1200, namespaces=frozenset({"ml"})))
     world.pod("launcher", 0, "n1", namespace="ml")
     assert present(own, world.cluster) == []
@@ -81,8 +83,7 @@ def test_a_pod_without_gpus_uses_nothing_of_it() -> None:
     assert [pod.name for pod in present(own, world.cluster)] == ["worker"]
 
 
-def test_what_its_pods_use_counts_once() -> None:
-    world = two_nodes()
+def test_what_its_pods_use_counts_once(world: World) -> None:
     take(world, hold(world, "big", {"n1": 4}, WALL, WALL + 1200, namespaces=frozenset({"ml"})))
     world.pod("own", 4, "n1", namespace="ml")
     assert passes(world, workload("other", 4)) == {"n1", "n2"}
@@ -92,9 +93,8 @@ def test_what_its_pods_use_counts_once() -> None:
 
 
 @pytest.mark.parametrize("others", [{"ml"}, {"ml", "lab"}])
-def test_a_pod_uses_one_of_two_reservations(others: set[str]) -> None:
+def test_a_pod_uses_one_of_two_reservations(world: World, others: set[str]) -> None:
     """What is held by the other one stays held: for its namespaces, and against all others."""
-    world = two_nodes()
     both = {"a": frozenset({"ml"}), "b": frozenset(others)}
     take(world, *(hold(world, name, {"n1": 4}, WALL, WALL + 1200, namespaces=of) for name, of in both.items()))
     world.pod("own", 4, "n1", namespace="ml")
@@ -118,17 +118,15 @@ def test_pods_of_several_namespaces_use_what_leaves_most_to_all() -> None:
         assert passes(world, workload("other", 1)) == {"n1"}
 
 
-def test_a_pod_that_was_there_before_uses_nothing_of_it() -> None:
-    world = two_nodes()
+def test_a_pod_that_was_there_before_uses_nothing_of_it(world: World) -> None:
     world.pod("old", 4, "n1", namespace="ml")
     facts = {"namespaces": frozenset({"ml"}), "before": frozenset({"uid-old"})}
     take(world, hold(world, "big", {"n1": 4}, WALL, WALL + 1200, **facts))
     assert passes(world, workload("other", 1)) == {"n2"}
 
 
-def test_a_pod_of_its_namespace_that_came_before_the_date_uses_nothing_of_it() -> None:
+def test_a_pod_of_its_namespace_that_came_before_the_date_uses_nothing_of_it(world: World) -> None:
     """It took GPUs that are not held, after the place was chosen."""
-    world = two_nodes()
     world.pod("early", 4, "n1", namespace="ml", start=WALL - 60)
     take(world, own := hold(world, "big", {"n1": 4}, WALL, WALL + 1200, namespaces=frozenset({"ml"})))
     assert present(own, world.cluster) == []
@@ -137,16 +135,14 @@ def test_a_pod_of_its_namespace_that_came_before_the_date_uses_nothing_of_it() -
     assert [pod.name for pod in present(own, world.cluster)] == ["own"]
 
 
-def test_it_holds_nothing_from_its_end_on() -> None:
-    world = two_nodes()
+def test_it_holds_nothing_from_its_end_on(world: World) -> None:
     take(world, hold(world, "big", {"n1": 8}, WALL, WALL + 60, namespaces=frozenset({"ml"})))
     world.now += 60
     world.wall += 60
     assert passes(world, workload("other", 8)) == {"n1", "n2"}
 
 
-def test_a_node_that_is_emptied_takes_no_pod_until_the_end() -> None:
-    world = two_nodes()
+def test_a_node_that_is_emptied_takes_no_pod_until_the_end(world: World) -> None:
     take(world, hold(world, "fan", {"n1": 8}, WALL + 60, WALL + 120))
     assert passes(world, lasting("short", 1, 30)) == {"n1", "n2"}
     world.now += 61
@@ -154,8 +150,7 @@ def test_a_node_that_is_emptied_takes_no_pod_until_the_end() -> None:
     assert passes(world, lasting("other", 1, 30)) == {"n2"}
 
 
-def test_the_next_place_of_a_pod_that_moves_is_for_the_pods_of_its_owner() -> None:
-    world = two_nodes()
+def test_the_next_place_of_a_pod_that_moves_is_for_the_pods_of_its_owner(world: World) -> None:
     facts = {"owner": "default/ReplicaSet/owner/uid-owner", "before": frozenset({"uid-old"})}
     world.pod("old", 8, "n1", owner="ReplicaSet")
     take(world, hold(world, "move", {"n2": 8}, 0.0, WALL + 600, **facts))
@@ -171,9 +166,8 @@ def test_the_next_place_of_a_pod_that_moves_is_for_the_pods_of_its_owner() -> No
     assert passes(world, workload("other", 8)) == {"n1"}
 
 
-def test_the_workers_of_a_leaderworkerset_have_a_place_though_their_statefulset_is_another_one() -> None:
+def test_the_workers_of_a_leaderworkerset_have_a_place_though_their_statefulset_is_another_one(world: World) -> None:
     """It is deleted with the group's leader, and created anew under its name."""
-    world = two_nodes()
     labels = {"leaderworkerset.sigs.k8s.io/name": "lws"}
     old = world.pod("old", 8, "n1", owner="StatefulSet", labels=labels)
     owner = owner_key(world.cluster.pods[old["metadata"]["uid"]])
@@ -184,8 +178,7 @@ def test_the_workers_of_a_leaderworkerset_have_a_place_though_their_statefulset_
     assert passes(world, plain) == set()
 
 
-def test_no_pod_is_evicted_for_gpus_that_are_held() -> None:
-    world = two_nodes()
+def test_no_pod_is_evicted_for_gpus_that_are_held(world: World) -> None:
     world.pod("low", 8, "n1")
     world.pod("other", 8, "n2")
     take(world, hold(world, "big", {"n1": 8}, WALL + 600, WALL + 1200, namespaces=frozenset({"ml"})))
@@ -195,9 +188,8 @@ def test_no_pod_is_evicted_for_gpus_that_are_held() -> None:
 
 
 @pytest.mark.parametrize("gang", ["move-²", "move-٣", "move-" + "9" * 5000, "move-1"])
-def test_the_name_of_a_gang_that_looks_like_a_move_stops_nothing(gang: str) -> None:
+def test_the_name_of_a_gang_that_looks_like_a_move_stops_nothing(world: World, gang: str) -> None:
     """A tenant names it. What is held for its date is read with all other reservations."""
-    world = two_nodes()
     pod = world.pod("gated", 4, priority=5)
     name = f"gang gpu-extender:default/{gang}"
     amounts = world.cluster.amounts(world.cluster.pods[pod["metadata"]["uid"]])
@@ -208,9 +200,8 @@ def test_the_name_of_a_gang_that_looks_like_a_move_stops_nothing(gang: str) -> N
     assert passes(world, workload("other", 4, owner="ReplicaSet")) == {"n2"}
 
 
-def test_a_pod_that_uses_a_reservation_is_no_victim_of_others() -> None:
+def test_a_pod_that_uses_a_reservation_is_no_victim_of_others(world: World) -> None:
     """Its GPUs would be held again for its namespace once it is gone."""
-    world = two_nodes()
     world.pod("user", 8, "n1", namespace="ml")
     world.pod("other", 8, "n2", priority=50)
     take(world, hold(world, "big", {"n1": 8}, WALL, WALL + 1200, namespaces=frozenset({"ml"})))

@@ -101,9 +101,8 @@ def test_the_answer_on_these_rows_is_the_same(
 
 
 @pytest.mark.parametrize(("named", "made"), [(FEW, 1), (FEW + 1, 2)])
-def test_of_few_rows_alone(named: int, made: int) -> None:
+def test_of_few_rows_alone(world: World, named: int, made: int) -> None:
     """Two seats, one of them on a row that is not read."""
-    world = World()
     for number in range(FEW + 2):
         world.node(f"n{number:02}", 8)
     seats = [("a", "n00"), ("b", f"n{FEW + 1:02}")]

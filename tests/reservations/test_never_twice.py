@@ -6,12 +6,10 @@ from typing import Any
 
 import pytest
 
-from extender.policy.reasons import REASONS
 from extender.preemption import preemption
 from extender.preemption.search import VictimSearch
-from tests.world import GPU, JSON, WALL, World, pairs, refused, workload
+from tests.world import GPU, JSON, TEXT, WALL, World, pairs, refused, workload
 
-TEXT = {reason.key: reason.text for reason in REASONS.values()}
 LONG_AGO = WALL - 10_000
 
 
@@ -35,8 +33,7 @@ OFFER = {"n1": ["v1"], "n2": ["v2"]}
 # -- what the pod's latest filter call said ----------------------------------------------------------------------------
 
 
-def test_nobody_goes_while_feasible_nodes_were_left_out_of_the_shortlist() -> None:
-    world = World()
+def test_nobody_goes_while_feasible_nodes_were_left_out_of_the_shortlist(world: World) -> None:
     world.node("full", 8)
     world.pod("v", 8, "full")
     free = [f"n{i:02}" for i in range(40)]
@@ -48,8 +45,7 @@ def test_nobody_goes_while_feasible_nodes_were_left_out_of_the_shortlist() -> No
     assert world.preempt(urgent(), {"full": ["v"]}) == {"full": ["v"]}
 
 
-def test_a_doubt_of_another_cycle_does_not_count() -> None:
-    world = World()
+def test_a_doubt_of_another_cycle_does_not_count(world: World) -> None:
     world.node("n", 8)
     world.pod("v", 8, "n")
     assert world.filter(urgent(), ["n", "joining"])["Error"]
@@ -59,8 +55,7 @@ def test_a_doubt_of_another_cycle_does_not_count() -> None:
     assert world.preempt(urgent(), {"n": ["v"]}) == {"n": ["v"]}
 
 
-def test_a_doubt_ends_after_a_minute_even_if_its_cause_changes() -> None:
-    world = World()
+def test_a_doubt_ends_after_a_minute_even_if_its_cause_changes(world: World) -> None:
     world.node("n", 8)
     world.pod("v", 8, "n")
     for i in range(13):
@@ -87,8 +82,7 @@ def test_a_node_refused_for_links_is_legal_in_that_cycle_only(later: float, cord
     assert list(world.preempt(pod, {"n2": ["c"]})) == [node]
 
 
-def test_a_node_name_that_is_used_again_is_strange_again() -> None:
-    world = World()
+def test_a_node_name_that_is_used_again_is_strange_again(world: World) -> None:
     world.node("full", 8)
     world.pod("v", 8, "full")
     assert world.filter(workload("q", 8), ["new"])["Error"]
@@ -106,8 +100,7 @@ OTHERS = ["rdma/hca", "ephemeral-storage", "hugepages-2Mi"]
 
 @pytest.mark.parametrize("where", ["requests", "limits", "overhead"])
 @pytest.mark.parametrize("other", OTHERS)
-def test_the_offer_is_the_floor_where_another_resource_is_asked_for(other: str, where: str) -> None:
-    world = World()
+def test_the_offer_is_the_floor_where_another_resource_is_asked_for(world: World, other: str, where: str) -> None:
     world.node("n", 8)
     world.pod("has-it", 4, "n", priority=10, start=WALL)
     world.pod("cheap", 4, "n", priority=0, start=WALL)
@@ -120,8 +113,7 @@ def test_the_offer_is_the_floor_where_another_resource_is_asked_for(other: str, 
 # -- plans -------------------------------------------------------------------------------------------------------------
 
 
-def test_while_a_plan_stands_on_a_pair_machine_nobody_lower_breaks_the_pair() -> None:
-    world = World()
+def test_while_a_plan_stands_on_a_pair_machine_nobody_lower_breaks_the_pair(world: World) -> None:
     world.node("n", 4, links=pairs(4))
     world.pod("stays", 1, "n", priority=1000, held=[0])
     world.pod("v", 1, "n", held=[2])
@@ -194,8 +186,7 @@ def test_a_plan_that_was_carried_out_reserves_for_a_minute() -> None:
 # -- pods that are ending ----------------------------------------------------------------------------------------------
 
 
-def test_a_pod_stuck_in_terminating_does_not_hold_evictions_up() -> None:
-    world = World()
+def test_a_pod_stuck_in_terminating_does_not_hold_evictions_up(world: World) -> None:
     world.node("n1", 8)
     world.node("n2", 8)
     world.pod("v1", 8, "n1", start=WALL)
@@ -204,8 +195,7 @@ def test_a_pod_stuck_in_terminating_does_not_hold_evictions_up() -> None:
     assert world.preempt(urgent(4), {"n1": ["v1"], "n2": ["stuck"]}) == {"n1": ["v1"]}
 
 
-def test_a_pod_stuck_in_terminating_is_no_free_victim() -> None:
-    world = World()
+def test_a_pod_stuck_in_terminating_is_no_free_victim(world: World) -> None:
     world.node("n", 8)
     world.pod("stuck", 4, "n", terminating=LONG_AGO)
     world.pod("v", 4, "n", start=WALL)
@@ -213,8 +203,7 @@ def test_a_pod_stuck_in_terminating_is_no_free_victim() -> None:
     assert world.preempt(workload("all", 8, priority=100), {"n": ["v"]}) == {}
 
 
-def test_terminating_members_do_not_run_in_their_gang() -> None:
-    world = World()
+def test_terminating_members_do_not_run_in_their_gang(world: World) -> None:
     world.node("n1", 8)
     world.node("n2", 8)
     gang = {"gpu-extender.io/gang": "g", "gpu-extender.io/gang-min": "2"}
@@ -228,9 +217,8 @@ def test_terminating_members_do_not_run_in_their_gang() -> None:
     assert world.preempt(urgent(4), {"n1": ["g1"]}) == {"n1": ["alone"]}
 
 
-def test_while_a_pod_that_requires_links_is_on_its_way_nobody_is_sent_beside_it() -> None:
+def test_while_a_pod_that_requires_links_is_on_its_way_nobody_is_sent_beside_it(world: World) -> None:
     """kube-scheduler binds side by side: two singles that are admitted first would leave it two GPUs without a link."""
-    world = World()
     world.node("n", 4, links=pairs(4))
     assert world.filter(workload("linked", 2, links="required"), ["n"])["NodeNames"] == ["n"]
     assert world.filter(workload("single", 1), ["n"])["Error"]  # try again: it is a matter of moments
@@ -238,16 +226,14 @@ def test_while_a_pod_that_requires_links_is_on_its_way_nobody_is_sent_beside_it(
     assert world.filter(workload("single", 1), ["n"])["NodeNames"] == ["n"]
 
 
-def test_where_we_bind_each_pod_is_judged_again_so_nobody_has_to_wait() -> None:
-    world = World()
+def test_where_we_bind_each_pod_is_judged_again_so_nobody_has_to_wait(world: World) -> None:
     world.node("n", 4, links=pairs(4))
     world.verbs.claims.bind_is_called()
     assert world.filter(workload("linked", 2, links="required"), ["n"])["NodeNames"] == ["n"]
     assert world.filter(workload("single", 1), ["n"])["NodeNames"] == ["n"]
 
 
-def test_on_uniform_links_the_count_is_guard_enough() -> None:
-    world = World()
+def test_on_uniform_links_the_count_is_guard_enough(world: World) -> None:
     world.node("n", 4, links=[[0 if a == b else 2 for b in range(4)] for a in range(4)])
     assert world.filter(workload("linked", 2, links="required"), ["n"])["NodeNames"] == ["n"]
     assert world.filter(workload("single", 1), ["n"])["NodeNames"] == ["n"]
@@ -387,8 +373,7 @@ def test_who_lost_its_own_place_may_take_another() -> None:
     assert world.filter(higher, ["n1"])["NodeNames"] == ["n1"]
 
 
-def test_a_higher_pod_prefers_a_node_that_nobody_waits_for() -> None:
-    world = World()
+def test_a_higher_pod_prefers_a_node_that_nobody_waits_for(world: World) -> None:
     for i in (1, 2):
         world.node(f"n{i}", 8)
     world.pod("v", 8, "n1")

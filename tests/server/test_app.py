@@ -282,8 +282,7 @@ def test_a_body_over_the_limit(verb: str) -> None:
 @pytest.mark.parametrize(
     "text", ["", "{", "[]", '{"v":1}', '{"v":99,"gpus":4,"links":[]}', '{"v":1,"gpus":9,"links":[]}']
 )
-def test_a_broken_topology_annotation_is_links_that_nobody_knows(text: str) -> None:
-    world = World()
+def test_a_broken_topology_annotation_is_links_that_nobody_knows(world: World, text: str) -> None:
     world.set("Node", machine("n", 4, annotations={"gpu-extender.io/topology": text}))
     assert world.filter(workload("p", 2))["NodeNames"] == ["n"]
     answer = world.filter(workload("q", 2, links="required"))
@@ -291,8 +290,7 @@ def test_a_broken_topology_annotation_is_links_that_nobody_knows(text: str) -> N
 
 
 @pytest.mark.parametrize("text", ["8", "0,0", "-1", "x", "0,1,2", "99", "0;1;2", ""])
-def test_a_statement_about_held_gpus_that_can_not_be_true_counts_as_unknown(text: str) -> None:
-    world = World()
+def test_a_statement_about_held_gpus_that_can_not_be_true_counts_as_unknown(world: World, text: str) -> None:
     world.node("n", 4)
     world.pod("r", 2, "n", annotations={"gpu-extender.io/held-gpus": text})
     assert world.filter(workload("p", 2))["NodeNames"] == ["n"]

@@ -85,8 +85,7 @@ def test_a_setting_names_the_rate() -> None:
     assert world.metric("log_lines_sampled_total") == 3
 
 
-def test_a_rejection_states_its_reasons() -> None:
-    world = World()
+def test_a_rejection_states_its_reasons(world: World) -> None:
     world.set("Node", machine("n", 8))
     body = json.dumps({"Pod": workload("p", 9), "NodeNames": ["n", "unknown"]}).encode()
     with logged() as found:
@@ -95,9 +94,8 @@ def test_a_rejection_states_its_reasons() -> None:
     assert line["reasons"] == {"too-few-gpus": 1, "unknown-node": 1}
 
 
-def test_the_line_names_the_node_that_was_answered() -> None:
+def test_the_line_names_the_node_that_was_answered(world: World) -> None:
     """A watch event may come between the answer and its line, and give the node's row to another one."""
-    world = World()
     node = world.node("answered", 8)
     body = json.dumps(world.args(workload("p", 1))).encode()
 

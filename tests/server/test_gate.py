@@ -171,7 +171,7 @@ def test_without_an_answer_nobody_passes(world: World, asks: ApiServer, failure:
     assert status(world, "/metrics", "prometheus") == 200
 
 
-def test_answers_are_remembered_for_a_while() -> None:
+async def test_answers_are_remembered_for_a_while() -> None:
     asks, now = ApiServer(RIGHTS), [0.0]
     reviewer = Reviewer(asks, Metrics(), lambda: now[0])
 
@@ -179,40 +179,33 @@ def test_answers_are_remembered_for_a_while() -> None:
         user = await reviewer.user(token)
         return user is not None and await reviewer.may(user, PathRight("/metrics"))
 
-    async def scenario() -> None:
-        for at, token, asked in (
-            (0, "prometheus", 2), (29, "prometheus", 0), (31, "prometheus", 1), (62, "prometheus", 2),
-            (70, "nobody", 2), (74, "nobody", 0), (76, "nobody", 1), (80, "stranger", 1), (84, "stranger", 0),
-            (86, "stranger", 1),
-        ):  # fmt: skip
-            now[0] = float(at)
-            asks.asked.clear()
-            assert await passes(token) == (token == "prometheus")
-            assert len(asks.asked) == asked, at
-
-    run_bounded(scenario())
+    for at, token, asked in (
+        (0, "prometheus", 2), (29, "prometheus", 0), (31, "prometheus", 1), (62, "prometheus", 2),
+        (70, "nobody", 2), (74, "nobody", 0), (76, "nobody", 1), (80, "stranger", 1), (84, "stranger", 0),
+        (86, "stranger", 1),
+    ):  # fmt: skip
+        now[0] = float(at)
+        asks.asked.clear()
+        assert await passes(token) == (token == "prometheus")
+        assert len(asks.asked) == asked, at
 
 
-def test_new_tokens_are_bounded_in_memory_and_in_rate() -> None:
+async def test_new_tokens_are_bounded_in_memory_and_in_rate() -> None:
     asks, now = ApiServer(RIGHTS), [0.0]
     reviewer = Reviewer(asks, Metrics(), lambda: now[0])
-
-    async def scenario() -> None:
-        for i in range(100):
-            assert await reviewer.user(f"token-{i}") is None
-        with pytest.raises(Busy):
-            await reviewer.user("one more")
-        assert await reviewer.user("token-99") is None  # remembered
-        for i in range(2 * MOST_REMEMBERED):
-            now[0] += 0.1
-            await reviewer.user(f"later-{i}")
-        assert len(reviewer._users._kept) == MOST_REMEMBERED
-        assert "later" not in str(reviewer._users._kept)  # a hash of the token alone
-
-    run_bounded(scenario())
+    for i in range(100):
+        assert await reviewer.user(f"token-{i}") is None
+    with pytest.raises(Busy):
+        await reviewer.user("one more")
+    assert await reviewer.user("token-99") is None  # remembered
+    for i in range(2 * MOST_REMEMBERED):
+        now[0] += 0.1
+        await reviewer.user(f"later-{i}")
+    assert len(reviewer._users._kept) == MOST_REMEMBERED
+    assert "later" not in str(reviewer._users._kept)  # a hash of the token alone
 
 
-def test_an_api_server_that_does_not_answer_holds_up_nobody_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_api_server_that_does_not_answer_holds_up_nobody_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "REVIEW_SECONDS", 0.05)
 
     class Silent(ApiServer):
@@ -220,12 +213,9 @@ def test_an_api_server_that_does_not_answer_holds_up_nobody_for_long(monkeypatch
             await asyncio.sleep(3600)
             return None
 
-    async def scenario() -> None:
-        reviewer = Reviewer(Silent(RIGHTS), Metrics())
-        answers = await asyncio.gather(*(reviewer.user(f"{i}") for i in range(20)), return_exceptions=True)
-        assert {type(answer) for answer in answers} == {ReviewFailed}
-
-    run_bounded(scenario())
+    reviewer = Reviewer(Silent(RIGHTS), Metrics())
+    answers = await asyncio.gather(*(reviewer.user(f"{i}") for i in range(20)), return_exceptions=True)
+    assert {type(answer) for answer in answers} == {ReviewFailed}
 
 
 def basic(text: str) -> str:

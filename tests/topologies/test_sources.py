@@ -107,8 +107,7 @@ def gauge(world: World) -> float:
     return float(line.split()[1])
 
 
-def test_the_debug_page_the_metric_and_the_log(capsys: pytest.CaptureFixture[str]) -> None:
-    world = World()
+def test_the_debug_page_the_metric_and_the_log(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     world.set("Node", machine("weak", 8, labels=PRODUCTS, annotations={KEY: said(*WEAK)}))
     world.set("Node", machine("sound", 8, labels=PRODUCTS, annotations={KEY: said(*PAIRS)}))
     world.node("silent", 8)
@@ -130,9 +129,8 @@ def test_the_debug_page_the_metric_and_the_log(capsys: pytest.CaptureFixture[str
     assert gauge(world) == 0
 
 
-def test_a_relay_that_is_ignored_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_relay_that_is_ignored_is_reported(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     """The planned GPUs are enforced only where the ids of the GPUs are known: else the relay cannot follow them."""
-    world = World()
     ids = tuple(f"GPU-{i}" for i in range(8))
     world.set("Node", machine("ids", 8, annotations={KEY: said(*PAIRS, uuids=ids), RELAY: "1"}))
     world.set("Node", machine("none", 8, annotations={KEY: said(*PAIRS), RELAY: "1"}))

@@ -32,8 +32,7 @@ def degraded(world: World) -> dict[str, str]:
     return {one["part"]: one["problem"] for one in reply.json["degraded"]}
 
 
-def test_a_server_that_is_well_says_so() -> None:
-    world = World()
+def test_a_server_that_is_well_says_so(world: World) -> None:
     assert degraded(world) == {}
     reply = world.call("/readyz", method="GET").json
     assert (reply["settings"], bool(reply["version"])) == (world.settings.hash, True)
@@ -107,24 +106,20 @@ def test_new_certificates_that_cannot_be_used_degrade(tmp_path: Path) -> None:
     assert "new ones cannot be used, those before stay" in metrics.degraded.problems["certificates"]
 
 
-def test_a_missing_right_to_the_lease_degrades_and_its_return_ends_that() -> None:
+async def test_a_missing_right_to_the_lease_degrades_and_its_return_ends_that() -> None:
     metrics, objects = Metrics(), Objects(fail=lambda request: 403)
-
-    async def test() -> None:
-        now = 100.0
-        async with connected(objects) as server:
-            lease = Lease(server, "kube-system", "gpu-extender-queue", "me")
-            leads = Leadership(lease, QUEUE, metrics.queue_leader, metrics.degraded, lambda: now)
-            await leads.campaign(True)
-            said = metrics.degraded.problems["queue"]
-            assert "no pod is released from the queue: the Lease cannot be read or written" in said
-            assert "manifests/queue/controller.yaml" in said
-            objects.fail = lambda request: 0
-            now += 60
-            await leads.campaign(True)
-            assert metrics.degraded.problems["queue"] == ""
-
-    run_bounded(test())
+    now = 100.0
+    async with connected(objects) as server:
+        lease = Lease(server, "kube-system", "gpu-extender-queue", "me")
+        leads = Leadership(lease, QUEUE, metrics.queue_leader, metrics.degraded, lambda: now)
+        await leads.campaign(True)
+        said = metrics.degraded.problems["queue"]
+        assert "no pod is released from the queue: the Lease cannot be read or written" in said
+        assert "manifests/queue/controller.yaml" in said
+        objects.fail = lambda request: 0
+        now += 60
+        await leads.campaign(True)
+        assert metrics.degraded.problems["queue"] == ""
 
 
 def test_a_part_has_several_sources() -> None:

@@ -128,7 +128,7 @@ def test_a_page_states_its_length() -> None:
     assert b"".join(part["body"] for part in parts) == b"x" * 200_000
 
 
-def test_who_leaves_ends_the_answer() -> None:
+async def test_who_leaves_ends_the_answer() -> None:
     connection = Connection.__new__(Connection)
     scope = scope_of(connection)
 
@@ -136,13 +136,10 @@ def test_who_leaves_ends_the_answer() -> None:
         while True:
             yield b""
 
-    async def steps() -> None:
-        pages = Pages(Forks(rest=0.0, nice=0), lost)
-        asyncio.get_running_loop().call_later(0.2, setattr, connection, "lost", True)
-        assert b"".join(part.get("body", b"") for part in await served(pages.page(endless), scope)) == b""
-        assert await pages.view(endless)(Request(scope)) == b""
-
-    run_bounded(steps())
+    pages = Pages(Forks(rest=0.0, nice=0), lost)
+    asyncio.get_running_loop().call_later(0.2, setattr, connection, "lost", True)
+    assert b"".join(part.get("body", b"") for part in await served(pages.page(endless), scope)) == b""
+    assert await pages.view(endless)(Request(scope)) == b""
 
 
 def test_a_page_that_nobody_reads_ends_with_its_client(monkeypatch: pytest.MonkeyPatch) -> None:

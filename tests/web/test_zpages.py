@@ -27,8 +27,7 @@ def test_the_flags_are_all_fields_with_those_that_are_set() -> None:
     assert [line for line in lines if line.endswith(" (set)")] == ["mode=shadow (set)"]
 
 
-def test_health_checks_are_counted() -> None:
-    world = World()
+def test_health_checks_are_counted(world: World) -> None:
     missing = ["pods"]
     world.core.source.missing = lambda: missing  # type: ignore[method-assign]
     for _ in range(2):
@@ -43,8 +42,7 @@ def test_health_checks_are_counted() -> None:
     assert 'kubernetes_healthchecks_total{name="ping",status="success",type="livez"} 1.0' in lines
 
 
-def test_metrics_and_records_state_the_hash() -> None:
-    world = World()
+def test_metrics_and_records_state_the_hash(world: World) -> None:
     world.node("a")
     world.filter(world.pod("one", 1))
     assert world.decision()["settings"] == world.settings.hash

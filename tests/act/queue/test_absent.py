@@ -12,8 +12,6 @@ from tests.act.queue.rig import OTHER_GATE, PODS, Rig, rig, settings, world_of
 from tests.queue.late_owners import OWNERS, LateOwner
 from tests.world import JSON, World, pairs, workload
 
-pytestmark = pytest.mark.anyio
-
 PLAN = "gpu-extender.io/gpus"
 IN_ORDER = OWNERS["JobSet, InOrder"]
 LEADER_READY = OWNERS["LeaderWorkerSet, LeaderReady"]

@@ -16,8 +16,6 @@ from tests.kube.objects import Objects
 from tests.objects.test_gangs import obj
 from tests.world import World, pairs
 
-pytestmark = pytest.mark.anyio
-
 SIZE = "gpu-extender.io/gang-size"
 PLAN = "gpu-extender.io/gpus"
 

@@ -16,8 +16,6 @@ from tests.act.queue.rig import SETTINGS, gated, rig
 from tests.calls import calls_of
 from tests.world import World, pairs, workload
 
-pytestmark = pytest.mark.anyio
-
 PODS, NODES = 10_000, 500
 MOST_CALLS = 20_000  # of functions in one slice: about 4 ms
 

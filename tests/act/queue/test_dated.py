@@ -35,14 +35,9 @@ def held(instance: Instance, name: str) -> list[str]:
     )
 
 
-def run(case: Case, test: Any) -> None:
-    case.run(test)
-
-
-def test_gpus_are_held_until_the_gang_starts_on_them() -> None:
+async def test_gpus_are_held_until_the_gang_starts_on_them() -> None:
     case = Case(limited(default=16))
-
-    async def test(instance: Instance) -> None:
+    async with case.server() as instance:
         world = instance.world
         dated(world, "g", 2, 8, 600)
         await instance.turn(times=3)
@@ -62,14 +57,11 @@ def test_gpus_are_held_until_the_gang_starts_on_them() -> None:
         assert instance.count("on-time") == 1
         assert any(reason == "AdvanceReservationReady" for _, reason, _ in case.ear.heard)
 
-    run(case, test)
-
 
 @pytest.mark.parametrize("what", ["deleted", "date", "limit"])
-def test_it_is_given_back_where_the_gang_or_its_queue_changes(what: str) -> None:
+async def test_it_is_given_back_where_the_gang_or_its_queue_changes(what: str) -> None:
     case = Case(limited(default=16))
-
-    async def test(instance: Instance) -> None:
+    async with case.server() as instance:
         world = instance.world
         dated(world, "g", 1, 8, 600)
         await instance.turn(times=3)
@@ -86,14 +78,11 @@ def test_it_is_given_back_where_the_gang_or_its_queue_changes(what: str) -> None
         assert held(instance, "g") == []
         assert case.kept() == {}
 
-    run(case, test)
 
-
-def test_gangs_of_very_long_names_keep_nothing_from_being_given_back() -> None:
+async def test_gangs_of_very_long_names_keep_nothing_from_being_given_back() -> None:
     """Each name is part of what is kept, and each look has one of them."""
     case = Case(limited(default=8, long=24))
-
-    async def test(instance: Instance) -> None:
+    async with case.server() as instance:
         world = instance.world
         dated(world, "g", 1, 8, 600)
         await instance.turn(times=3)
@@ -107,13 +96,10 @@ def test_gangs_of_very_long_names_keep_nothing_from_being_given_back() -> None:
         assert held(instance, "g") == []
         assert case.kept() == {}
 
-    run(case, test)
 
-
-def test_a_gang_that_does_not_come_holds_nothing_for_ever() -> None:
+async def test_a_gang_that_does_not_come_holds_nothing_for_ever() -> None:
     case = Case(limited(default=8))
-
-    async def test(instance: Instance) -> None:
+    async with case.server() as instance:
         dated(instance.world, "g", 1, 8, 600)
         await instance.turn(times=3)
         await instance.turn(1201.0, times=2)
@@ -121,13 +107,10 @@ def test_a_gang_that_does_not_come_holds_nothing_for_ever() -> None:
         assert instance.count("missed") == 1
         assert passes(instance.world, workload("other", 8)) == {"n0", "n1", "n2"}
 
-    run(case, test)
 
-
-def test_nothing_is_held_beyond_the_limit_of_the_queue_or_without_one() -> None:
+async def test_nothing_is_held_beyond_the_limit_of_the_queue_or_without_one() -> None:
     case = Case(limited(default=8))
-
-    async def test(instance: Instance) -> None:
+    async with case.server() as instance:
         dated(instance.world, "large", 2, 8, 600)
         dated(instance.world, "free", 1, 8, 600, namespace="lab")
         dated(instance.world, "far", 1, 8, 90_000_000)
@@ -140,13 +123,10 @@ def test_nothing_is_held_beyond_the_limit_of_the_queue_or_without_one() -> None:
         assert "no limit" in next(text for name, text in texts.items() if "free" in name)
         assert "days ahead" in next(text for name, text in texts.items() if "far" in name)
 
-    run(case, test)
 
-
-def test_a_namespace_with_very_many_dates_does_not_keep_others_from_theirs() -> None:
+async def test_a_namespace_with_very_many_dates_does_not_keep_others_from_theirs() -> None:
     case = Case(limited(default=64, lab=8))
-
-    async def test(instance: Instance) -> None:
+    async with case.server() as instance:
         for at in range(40):
             dated(instance.world, f"spam{at}", 1, 1, 600 + at)
         dated(instance.world, "theirs", 1, 8, 600, namespace="lab")
@@ -155,14 +135,11 @@ def test_a_namespace_with_very_many_dates_does_not_keep_others_from_theirs() -> 
         await instance.turn(times=40)
         assert sum("spam" in one.name for one in instance.world.verbs.claims.advance) == 8
 
-    run(case, test)
 
-
-def test_an_operator_and_a_tenant_never_get_the_same_gpus() -> None:
+async def test_an_operator_and_a_tenant_never_get_the_same_gpus() -> None:
     case = Case(limited(default=24))
     case.ask(big=BIG)
-
-    async def test(instance: Instance) -> None:
+    async with case.server() as instance:
         await instance.turn(times=3)
         dated(instance.world, "g", 2, 8, 700)
         dated(instance.world, "h", 1, 8, 700)
@@ -170,13 +147,10 @@ def test_an_operator_and_a_tenant_never_get_the_same_gpus() -> None:
         taken = [*instance.held(), *held(instance, "g"), *held(instance, "h")]
         assert sorted(taken) == ["n0", "n1", "n2"]
 
-    run(case, test)
 
-
-def test_another_instance_goes_on_with_what_is_held() -> None:
+async def test_another_instance_goes_on_with_what_is_held() -> None:
     case = Case(limited(default=16))
-
-    async def test(instance: Instance) -> None:
+    async with case.server() as instance:
         dated(instance.world, "g", 2, 8, 600)
         await instance.turn(times=3)
         async with case.server("second") as second:
@@ -185,13 +159,10 @@ def test_another_instance_goes_on_with_what_is_held() -> None:
             assert second.lease.held
             assert held(second, "g") == held(instance, "g") != []
 
-    run(case, test)
 
-
-def test_what_a_newer_version_keeps_for_a_gang_is_left_as_it_is() -> None:
+async def test_what_a_newer_version_keeps_for_a_gang_is_left_as_it_is() -> None:
     case = Case(limited(default=16))
-
-    async def test(instance: Instance) -> None:
+    async with case.server() as instance:
         dated(instance.world, "g", 2, 8, 600)
         await instance.turn(times=3)
         state = case.objects.stored[MAPS + STATE]
@@ -204,18 +175,15 @@ def test_what_a_newer_version_keeps_for_a_gang_is_left_as_it_is() -> None:
         assert '"format":2' in "".join(newer.values())
         assert case.objects.stored[MAPS + STATE]["data"] == newer
 
-    run(case, test)
-
 
 @pytest.mark.parametrize("seed", range(8))
-def test_random_operators_and_tenants_stay_within_bounds_and_leave_nothing(seed: int) -> None:
+async def test_random_operators_and_tenants_stay_within_bounds_and_leave_nothing(seed: int) -> None:
     """Entries and annotations of all kinds come and go, pods and nodes too. No turn fails, no queue has more held than
     its limit, and when all dates are over nothing is held."""
     chance = random.Random(seed)
     limits = {"default": chance.choice((8, 64)), "lab": 8}
     case = Case(limited(**limits))
-
-    async def test(instance: Instance) -> None:
+    async with case.server() as instance:
         for step in range(30):
             happens(chance, instance, step)
             await instance.turn(chance.choice((1.0, 6.0, 6.0, 40.0, 200.0)))
@@ -227,8 +195,6 @@ def test_random_operators_and_tenants_stay_within_bounds_and_leave_nothing(seed:
         case.ask(**{f"r{at}": "" for at in range(3)})
         await instance.turn(3000.0, times=3)
         assert list(instance.world.verbs.claims.advance) == []
-
-    run(case, test)
 
 
 def happens(chance: random.Random, instance: Instance, step: int) -> None:
@@ -262,12 +228,11 @@ def happens(chance: random.Random, instance: Instance, step: int) -> None:
             look(world)
 
 
-def test_what_another_queue_may_claim_is_not_held() -> None:
+async def test_what_another_queue_may_claim_is_not_held() -> None:
     """The queue borrows by its limit now, and holds nothing for a date: lab starts on what it is guaranteed."""
     queues = {"default": {"limitGpus": {MODEL: 24}}, "lab": {"guaranteedGpus": {MODEL: 16}}}
     case = Case(Settings.model_validate({**HEAD, "queue": {"enabled": True, "queues": queues}}))
-
-    async def test(instance: Instance) -> None:
+    async with case.server() as instance:
         world = instance.world
         dated(world, "hoard", 2, 8, 29 * 86_400.0)
         dated(world, "own", 2, 8, 29 * 86_400.0, namespace="lab")
@@ -277,16 +242,13 @@ def test_what_another_queue_may_claim_is_not_held() -> None:
         wait(world, "mine", 1, 8, 60, namespace="lab")
         assert look(world)[0] == ["mine"]
 
-    run(case, test)
 
-
-def test_no_date_holds_what_the_first_in_order_waits_for() -> None:
+async def test_no_date_holds_what_the_first_in_order_waits_for() -> None:
     """It would pass that gang again and again. A date after that gang has ended may."""
     case = Case(limited(default=64, lab=16))
     case.nodes = case.nodes[:2]
     case.pods = [lasting(f"r{n}", 8, 600, node=f"n{n}", start=WALL, phase="Running") for n in range(2)]
-
-    async def test(instance: Instance) -> None:
+    async with case.server() as instance:
         world = instance.world
         wait(world, "head", 2, 8, 3000, duration="1h")
         dates = instance.controller._dated
@@ -299,34 +261,26 @@ def test_no_date_holds_what_the_first_in_order_waits_for() -> None:
         await instance.turn(40.0, times=6)
         assert (held(instance, "early"), len(held(instance, "later"))) == ([], 1)
 
-    run(case, test)
 
-
-def test_an_operator_and_a_gang_in_one_turn_get_no_gpu_together() -> None:
+async def test_an_operator_and_a_gang_in_one_turn_get_no_gpu_together() -> None:
     case = Case(limited(default=24))
     case.nodes = case.nodes[:1]
     case.ask(big=BIG | {"for": "1x8", "until": 5000})
-
-    async def test(instance: Instance) -> None:
+    async with case.server() as instance:
         await instance.turn()  # the search has ended: its place is taken in the next turn
         dated(instance.world, "g", 1, 8, 700)
         await instance.turn()
         promised = [seat.node for one in instance.world.verbs.claims.advance for seat in one.seats]
         assert promised == ["n0"]
 
-    run(case, test)
 
-
-def test_an_operator_empties_a_node_that_is_held_for_a_gang() -> None:
+async def test_an_operator_empties_a_node_that_is_held_for_a_gang() -> None:
     case = Case(limited(default=24))
     case.nodes = case.nodes[:1]
-
-    async def test(instance: Instance) -> None:
+    async with case.server() as instance:
         dated(instance.world, "g", 1, 8, 86_400.0)
         await instance.turn(times=4)
         assert held(instance, "g") == ["n0"]
         case.ask(fans={"node": "n0", "since": 86_400 - 600, "until": 86_400 + 6_000})
         await instance.turn(40.0, times=4)
         assert (instance.held("fans"), held(instance, "g")) == (["n0"], [])
-
-    run(case, test)

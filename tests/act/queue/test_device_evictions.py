@@ -17,7 +17,6 @@ from tests.cluster.dra.world import DraWorld
 from tests.kube.objects import Objects
 from tests.world import JSON, pairs, workload
 
-pytestmark = pytest.mark.anyio
 EVICTING = settings(evictions=True, plannedAllocation=True)
 
 NODES = ("n1", "n2")

@@ -20,8 +20,6 @@ from tests.kube.api_server import Request
 from tests.kube.objects import Objects
 from tests.world import GPU
 
-pytestmark = pytest.mark.anyio
-
 OFF = Settings.model_validate({"queue": {"enabled": True}})
 
 

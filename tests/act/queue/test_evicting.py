@@ -16,8 +16,6 @@ from tests.kube.objects import Objects
 from tests.queue.late_owners import OWNERS, RACK
 from tests.world import WALL, World, machine, pairs, rfc3339, workload
 
-pytestmark = pytest.mark.anyio
-
 NODES = ("n1", "n2", "n3")
 
 

@@ -17,8 +17,6 @@ from tests.kube.api_server import Request
 from tests.kube.objects import Objects
 from tests.world import World, machine, pairs, rfc3339
 
-pytestmark = pytest.mark.anyio
-
 
 def refuse(objects: Objects, status: int, *names: str, gate: bool = False) -> None:
     """Patches of these pods get the status; `gate`: those that open gates alone."""

@@ -9,8 +9,6 @@ from tests.act.queue.test_controller import gang
 from tests.kube.api_server import Request
 from tests.world import World
 
-pytestmark = pytest.mark.anyio
-
 
 @pytest.fixture
 def world() -> World:

@@ -13,8 +13,6 @@ from tests.act.queue.rig import PODS, Rig, gated, rig, run, settings, world_of
 from tests.act.queue.test_controller import gang
 from tests.world import World, pairs, rfc3339
 
-pytestmark = pytest.mark.anyio
-
 
 def one_node(**queue: Any) -> World:
     return world_of(["n1"], settings(**queue))

@@ -11,8 +11,6 @@ from tests.cluster.dra.world import DraWorld
 from tests.queue.late_owners import OWNERS, LateOwner
 from tests.world import GPU, JSON
 
-pytestmark = pytest.mark.anyio
-
 
 def world(served: str) -> DraWorld:
     """Two nodes of a driver whose DeviceClass serves this resource."""

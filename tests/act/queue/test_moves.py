@@ -16,8 +16,6 @@ from tests.kube.api_server import Request
 from tests.kube.objects import Objects
 from tests.world import World, machine, pairs
 
-pytestmark = pytest.mark.anyio
-
 UNSCHEDULABLE = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
 
 

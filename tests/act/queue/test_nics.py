@@ -11,8 +11,6 @@ from tests.act.queue.test_controller import PLAN, gang
 from tests.decide.test_nics import NONE_NEAR, ONE_A_SWITCH, node, wish
 from tests.world import World
 
-pytestmark = pytest.mark.anyio
-
 APART = {frozenset(pair) for pair in ((0, 1), (2, 3), (4, 5), (6, 7))}
 """GPUs that share a NIC."""
 

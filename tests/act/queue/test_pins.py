@@ -16,8 +16,6 @@ from tests.act.queue.test_controller import gang
 from tests.kube.api_server import Request
 from tests.world import GPU, JSON, World, workload
 
-pytestmark = pytest.mark.anyio
-
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 POOL = {"key": "pool", "operator": "In", "values": ["b", "a"]}
 

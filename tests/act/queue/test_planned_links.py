@@ -13,8 +13,6 @@ from extender.sim import claims as dra
 from tests.act.queue.devices_rig import SETTINGS, devices, world
 from tests.cluster.dra.world import MACHINE, DraWorld
 
-pytestmark = pytest.mark.anyio
-
 REQUIRED = {"gpu-extender.io/links": "required"}
 GATES = {"schedulingGates": [{"name": GATE}]}
 SHARED = [{"name": "gpus", "resourceClaimName": "shared"}]

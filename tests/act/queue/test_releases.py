@@ -12,8 +12,6 @@ from tests.act.queue.rig import Rig, world_of
 from tests.act.queue.test_controller import gang
 from tests.world import World, pairs
 
-pytestmark = pytest.mark.anyio
-
 
 @pytest.fixture
 def world() -> World:

@@ -16,8 +16,6 @@ from tests.objects.test_gangs import OURS, obj, owned
 from tests.queue.late_owners import TRAINING, _job_set_pod, job_set, pod, template
 from tests.world import JSON, World
 
-pytestmark = pytest.mark.anyio
-
 GPUS: Final = 2
 MakePod = Callable[[int, str], JSON]
 

@@ -14,8 +14,6 @@ from tests.kube.api_server import Request
 from tests.kube.objects import Objects
 from tests.world import World, pairs
 
-pytestmark = pytest.mark.anyio
-
 THERE = ["n1", "n2"]
 
 

@@ -24,8 +24,6 @@ from tests.kube.objects import Objects
 from tests.queue.gangs import waiting
 from tests.world import WALL, rfc3339
 
-pytestmark = pytest.mark.anyio
-
 
 def evidence(starts: int = 60) -> str:
     """What windows learn of so many gangs of each class of sizes that came to start about when they were expected."""
@@ -74,21 +72,23 @@ class Case:
         return self.dates.stated[report.waiting[-1].gang.ref.text]
 
 
-async def test_without_evidence_nothing_is_stated() -> None:
-    case = Case()
+@pytest.fixture
+def case() -> Case:
+    return Case()
+
+
+async def test_without_evidence_nothing_is_stated(case: Case) -> None:
     dates = await case.stated()
     assert dates.text(WALL) == "its start is not known: too few gangs have waited and started so far"
 
 
-async def test_what_the_queue_holds_back_has_no_date() -> None:
-    case = Case()
+async def test_what_the_queue_holds_back_has_no_date(case: Case) -> None:
     case.windows.load(evidence())
     for code, why in start_dates.NO_PLACE.items():
         assert await case.stated(code) == StartDates(why=why)
 
 
-async def test_the_windows_lie_about_the_end_of_what_runs() -> None:
-    case = Case()
+async def test_the_windows_lie_about_the_end_of_what_runs(case: Case) -> None:
     case.windows.load(evidence())
     dates = await case.stated()
     assert [window.percent for window in dates.windows] == [50, 80, 95]
@@ -97,8 +97,7 @@ async def test_the_windows_lie_about_the_end_of_what_runs() -> None:
     assert "UTC; 80 % window " in dates.text(case.world.wall)
 
 
-async def test_a_gang_that_no_schedule_sees_start_has_no_date() -> None:
-    case = Case()
+async def test_a_gang_that_no_schedule_sees_start_has_no_date(case: Case) -> None:
     case.windows.load(evidence())
     case.comes("wide", 9)  # more than a node has
     assert await case.stated(order=("first", "wide")) == StartDates(why=start_dates.NOT_SEEN)
@@ -107,8 +106,7 @@ async def test_a_gang_that_no_schedule_sees_start_has_no_date() -> None:
     assert await case.stated() == StartDates(why=start_dates.NOT_SEEN)
 
 
-async def test_what_became_of_it_is_counted_and_learned() -> None:
-    case = Case()
+async def test_what_became_of_it_is_counted_and_learned(case: Case) -> None:
     case.windows.load(evidence())
     await case.stated()
     before = case.windows.dump()
@@ -118,8 +116,7 @@ async def test_what_became_of_it_is_counted_and_learned() -> None:
     assert case.windows.dump() != before
 
 
-async def test_a_gang_that_starts_at_once_or_leaves_counts_nothing() -> None:
-    case = Case()
+async def test_a_gang_that_starts_at_once_or_leaves_counts_nothing(case: Case) -> None:
     case.windows.load(evidence())
     await case.stated()
     case.dates.started(case.report().waiting[0].gang.ref, WALL + 30)
@@ -135,8 +132,7 @@ async def test_a_gang_that_starts_at_once_or_leaves_counts_nothing() -> None:
     assert case.world.metric("queue_start_windows_total", percent="80", outcome="held") in (None, 0)
 
 
-async def test_a_gang_of_higher_priority_moves_it() -> None:
-    case = Case()
+async def test_a_gang_of_higher_priority_moves_it(case: Case) -> None:
     case.windows.load(evidence())
     assert (await case.stated()).move is None
     case.comes("urgent", 8, priority=9)
@@ -146,8 +142,7 @@ async def test_a_gang_of_higher_priority_moves_it() -> None:
     assert dates.move.seconds > 60
 
 
-async def test_it_takes_a_twentieth_of_a_core_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
-    case = Case()
+async def test_it_takes_a_twentieth_of_a_core_at_most(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     looks: list[float] = []
 
     def look(_report: QueueReport) -> Iterator[None]:
@@ -172,8 +167,7 @@ class Spent(list[None]):
         self.spent = spent
 
 
-async def test_an_instance_that_does_not_release_gangs_states_nothing() -> None:
-    case = Case()
+async def test_an_instance_that_does_not_release_gangs_states_nothing(case: Case) -> None:
     await DatesTask(case.dates, lambda: None).look()
     assert case.dates.stated == {}
 
@@ -202,15 +196,13 @@ async def test_what_was_learned_outlives_the_server_and_passes_to_the_next_holde
     assert second.dump() != first.dump()
 
 
-async def test_the_report_of_the_queue_has_them() -> None:
-    case = Case()
+async def test_the_report_of_the_queue_has_them(case: Case) -> None:
     report = replace(case.report(), dates={"pod:default/first": StartDates(why="x")})
     assert report.entry(1)["start"]["text"] == "its start is not known: x"
     assert list(report.start_texts().values()) == ["its start is not known: x"]
 
 
-async def test_what_left_while_another_instance_led_has_not_missed_its_window() -> None:
-    case = Case()
+async def test_what_left_while_another_instance_led_has_not_missed_its_window(case: Case) -> None:
     case.windows.load(evidence())
     await case.stated()
     before = case.windows.dump()
@@ -220,8 +212,7 @@ async def test_what_left_while_another_instance_led_has_not_missed_its_window() 
     assert case.windows.dump() == before
 
 
-async def test_a_gang_that_is_created_again_has_a_date_of_its_own() -> None:
-    case = Case()
+async def test_a_gang_that_is_created_again_has_a_date_of_its_own(case: Case) -> None:
     case.windows.load(evidence())
     await case.stated()
     before = case.windows.dump()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -17,7 +18,6 @@ from extender.metrics import Metrics
 from extender.reservations.seats import Seat, Seats
 from tests.act.test_reservations import connected
 from tests.kube.objects import Objects
-from tests.waiting import run_bounded
 
 RESOURCES = ("cpu", "memory", "pods", "nvidia.com/gpu")
 SEAT = Seat("u1", "d/a", "job:d/g", "n1", (1000, 5, 1, 4), 0b1111, 5, 10.0)
@@ -44,17 +44,15 @@ def _data(objects: Objects, shard: int) -> dict[str, str]:
     return {k: v for k, v in (objects.stored.get(path(shard), {}).get("data") or {}).items() if v is not None}
 
 
-def run(test: Test) -> None:
-    async def whole() -> None:
-        objects, seats = Objects(), Seats()
-        async with connected(objects) as server:
-            await test(store(seats, server), seats, objects)
-
-    run_bounded(whole())
+@asynccontextmanager
+async def served() -> AsyncIterator[tuple[SeatStore, Seats, Objects]]:
+    objects, seats = Objects(), Seats()
+    async with connected(objects) as server:
+        yield store(seats, server), seats, objects
 
 
-def test_seats_are_kept_and_taken_over() -> None:
-    async def test(kept: SeatStore, seats: Seats, objects: Objects) -> None:
+async def test_seats_are_kept_and_taken_over() -> None:
+    async with served() as (kept, seats, objects):
         seats.reserve([SEAT, SEAT._replace(uid="u2"), SEAT._replace(uid="u3", gang="job:d/h")])
         assert await kept.keep(["job:d/g", "job:d/h"]) == ""
         assert stored(objects).keys() == {key("job:d/g"), key("job:d/h")}
@@ -64,11 +62,9 @@ def test_seats_are_kept_and_taken_over() -> None:
             await store(again, server).take_over()
         assert {seat.uid: seat for seat in again} == {seat.uid: seat for seat in seats}
 
-    run(test)
 
-
-def test_what_is_kept_already_is_not_written_again() -> None:
-    async def test(kept: SeatStore, seats: Seats, objects: Objects) -> None:
+async def test_what_is_kept_already_is_not_written_again() -> None:
+    async with served() as (kept, seats, objects):
         seats.reserve([SEAT])
         await kept.keep([SEAT.gang])
         before = len(objects.said)
@@ -76,11 +72,9 @@ def test_what_is_kept_already_is_not_written_again() -> None:
         await kept.flush()
         assert len(objects.said) == before
 
-    run(test)
 
-
-def test_bound_seats_leave_the_map() -> None:
-    async def test(kept: SeatStore, seats: Seats, objects: Objects) -> None:
+async def test_bound_seats_leave_the_map() -> None:
+    async with served() as (kept, seats, objects):
         seats.reserve([SEAT, SEAT._replace(uid="u2")])
         await kept.keep([SEAT.gang])
         seats.drop("u1")
@@ -90,11 +84,9 @@ def test_bound_seats_leave_the_map() -> None:
         await kept.flush()
         assert stored(objects) == {}
 
-    run(test)
 
-
-def test_many_gangs_are_spread_over_the_maps_and_none_is_too_large() -> None:
-    async def test(kept: SeatStore, seats: Seats, objects: Objects) -> None:
+async def test_many_gangs_are_spread_over_the_maps_and_none_is_too_large() -> None:
+    async with served() as (kept, seats, objects):
         gangs = [f"job:d/{i}" for i in range(20)]
         for gang in gangs:  # 100 kB each
             seats.reserve(SEAT._replace(uid=f"{gang} {i:0200}", gang=gang) for i in range(400))
@@ -106,13 +98,10 @@ def test_many_gangs_are_spread_over_the_maps_and_none_is_too_large() -> None:
         assert "do not fit" in await kept.keep(["huge"])
         assert key("huge") not in stored(objects)
 
-    run(test)
 
-
-def test_names_in_another_alphabet_count_with_all_their_bytes() -> None:
+async def test_names_in_another_alphabet_count_with_all_their_bytes() -> None:
     """The API server counts bytes. A write that it rejects for its size would stop the queue."""
-
-    async def test(kept: SeatStore, seats: Seats, objects: Objects) -> None:
+    async with served() as (kept, seats, objects):
         name = "volcano:d/" + 900 * "\u6a5f"
         gangs = [f"{name}{i}" for i in range(1_000)]
         seats.reserve(SEAT._replace(uid=f"u{i}", gang=gang) for i, gang in enumerate(gangs))
@@ -124,11 +113,9 @@ def test_names_in_another_alphabet_count_with_all_their_bytes() -> None:
         seats.reserve(SEAT._replace(uid=f"v{i}", gang=gang) for i, gang in enumerate(more))
         assert "do not fit" in await kept.keep(more)
 
-    run(test)
 
-
-def test_another_writer_is_a_conflict() -> None:
-    async def test(kept: SeatStore, seats: Seats, objects: Objects) -> None:
+async def test_another_writer_is_a_conflict() -> None:
+    async with served() as (kept, seats, objects):
         seats.reserve([SEAT])
         await kept.keep([SEAT.gang])
         async with connected(objects) as server:
@@ -144,11 +131,9 @@ def test_another_writer_is_a_conflict() -> None:
             other.reserve([SEAT._replace(uid="u9", gang="job:d/other")])
             assert await late.keep(["job:d/other"]) == ""
 
-    run(test)
 
-
-def test_what_cannot_be_read_is_dropped_and_counted() -> None:
-    async def test(kept: SeatStore, seats: Seats, objects: Objects) -> None:
+async def test_what_cannot_be_read_is_dropped_and_counted() -> None:
+    async with served() as (kept, seats, objects):
         seats.reserve([SEAT])
         await kept.keep([SEAT.gang])
         shard = next(shard for shard in range(SHARDS) if _data(objects, shard))
@@ -163,21 +148,17 @@ def test_what_cannot_be_read_is_dropped_and_counted() -> None:
             await taken.flush()  # it leaves the map, too
         assert stored(objects).keys() == {key(SEAT.gang)}
 
-    run(test)
 
-
-def test_no_api_server_is_an_error() -> None:
-    async def test(kept: SeatStore, seats: Seats, objects: Objects) -> None:
+async def test_no_api_server_is_an_error() -> None:
+    async with served() as (kept, seats, objects):
         objects.fail = lambda request: 500
         seats.reserve([SEAT])
         with pytest.raises(ApiError):
             await kept.keep([SEAT.gang])
 
-    run(test)
 
-
-def test_seats_of_a_newer_version_stay_in_the_maps_for_a_while() -> None:
-    async def test(_: SeatStore, seats: Seats, objects: Objects) -> None:
+async def test_seats_of_a_newer_version_stay_in_the_maps_for_a_while() -> None:
+    async with served() as (_, seats, objects):
         theirs, now, metrics = {"k": '{"format": 3, "places": []}'}, [20.0], Metrics()
         objects.put(path(1), {"metadata": {}, "data": theirs})
         async with connected(objects) as server:
@@ -197,11 +178,9 @@ def test_seats_of_a_newer_version_stay_in_the_maps_for_a_while() -> None:
             assert stored(objects).keys() == {key(SEAT.gang)}
         assert metrics.reservations_damaged._value.get() == 0
 
-    run(test)
 
-
-def test_a_reading_that_fails_in_part_changes_neither_the_seats_nor_the_version() -> None:
-    async def test(kept: SeatStore, seats: Seats, objects: Objects) -> None:
+async def test_a_reading_that_fails_in_part_changes_neither_the_seats_nor_the_version() -> None:
+    async with served() as (kept, seats, objects):
         seats.reserve([SEAT])
         await kept.keep([SEAT.gang])
         async with connected(objects) as server:
@@ -215,13 +194,10 @@ def test_a_reading_that_fails_in_part_changes_neither_the_seats_nor_the_version(
             await follower.take_over()
             assert (len(other), follower.version) == (1, kept.version)
 
-    run(test)
 
-
-def test_a_write_that_fails_in_part_does_not_change_the_version() -> None:
+async def test_a_write_that_fails_in_part_does_not_change_the_version() -> None:
     """The seats are given up then: an instance that states the new version would lack those that were written."""
-
-    async def test(kept: SeatStore, seats: Seats, objects: Objects) -> None:
+    async with served() as (kept, seats, objects):
         for gang in ("job:d/a", "job:d/b"):  # one in each of two maps
             seats.reserve(SEAT._replace(uid=f"{gang} {i:0200}", gang=gang) for i in range(2500))
             assert await kept.keep([gang]) == ""
@@ -233,8 +209,6 @@ def test_a_write_that_fails_in_part_does_not_change_the_version() -> None:
             await kept.keep(["job:d/a", "job:d/b"])
         assert len(shards) == 2
         assert kept.version == before < int(objects.stored[path(shards[0])]["metadata"]["resourceVersion"])
-
-    run(test)
 
 
 class _Maps:
@@ -277,45 +251,40 @@ def _text(number: int, size: int = 1) -> str:
 
 
 @pytest.mark.parametrize("changing", [1, 2, 50])
-def test_a_version_is_stated_only_with_all_seats_up_to_it(changing: int) -> None:
+async def test_a_version_is_stated_only_with_all_seats_up_to_it(changing: int) -> None:
     """The maps are read one by one. Each time the first has been read, a gang is written to it, then one to the last;
     `changing`: so often."""
+    maps, seats, left = _Maps(), Seats(), [changing]
 
-    async def test() -> None:
-        maps, seats, left = _Maps(), Seats(), [changing]
+    def write(shard: int) -> None:
+        if shard == 0 and left[0]:
+            left[0] -= 1
+            maps.put(0, _text(maps.version))
+            maps.put(SHARDS - 1, _text(maps.version))
 
-        def write(shard: int) -> None:
-            if shard == 0 and left[0]:
-                left[0] -= 1
-                maps.put(0, _text(maps.version))
-                maps.put(SHARDS - 1, _text(maps.version))
-
-        maps.reading = write
-        follower = _of_maps(seats, maps)
-        for _ in range(changing + 1):
-            await follower.take_over()
-            assert {seat.uid for seat in seats} >= {f"{number}-0" for number in range(follower.version)}
-        assert (follower.version, len(seats)) == (2 * changing, 2 * changing)
-
-    run_bounded(test())
-
-
-def test_maps_that_were_restored_from_a_backup_count_as_they_are() -> None:
-    async def test() -> None:
-        maps, seats = _Maps(), Seats()
-        for number in range(9):
-            maps.put(0, _text(number))
-        follower = _of_maps(seats, maps)
+    maps.reading = write
+    follower = _of_maps(seats, maps)
+    for _ in range(changing + 1):
         await follower.take_over()
-        assert follower.version == 9
-        maps.version, maps.kept[0] = 4, StoredTexts({"k": _text(0)}, "4")
-        await follower.take_over()
-        assert (follower.version, len(seats)) == (4, 1)
-
-    run_bounded(test())
+        assert {seat.uid for seat in seats} >= {f"{number}-0" for number in range(follower.version)}
+    assert (follower.version, len(seats)) == (2 * changing, 2 * changing)
 
 
-def test_others_run_while_the_maps_are_taken_over_and_no_text_is_read_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_maps_that_were_restored_from_a_backup_count_as_they_are() -> None:
+    maps, seats = _Maps(), Seats()
+    for number in range(9):
+        maps.put(0, _text(number))
+    follower = _of_maps(seats, maps)
+    await follower.take_over()
+    assert follower.version == 9
+    maps.version, maps.kept[0] = 4, StoredTexts({"k": _text(0)}, "4")
+    await follower.take_over()
+    assert (follower.version, len(seats)) == (4, 1)
+
+
+async def test_others_run_while_the_maps_are_taken_over_and_no_text_is_read_twice(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     read: list[int] = []
     whole = SeatEntries.seats
 
@@ -323,32 +292,29 @@ def test_others_run_while_the_maps_are_taken_over_and_no_text_is_read_twice(monk
         read.append(len(text))
         return whole(entries, text, now)
 
-    async def test() -> None:
-        maps, seats, turns = _Maps(), Seats(), [0]
-        for number in range(200):
-            maps.put(number % SHARDS, _text(number, 50))
-        follower = _of_maps(seats, maps)
-
-        async def tick() -> None:
-            while True:
-                turns[0] += 1
-                await asyncio.sleep(0)
-
-        beside = asyncio.create_task(tick())
-        await follower.take_over()
-        assert (len(seats), turns[0] > 100) == (10_000, True)
-        texts = _text(0, 50), _text(1, 49)
-        maps.put(0, texts[0])
-        maps.kept[1].data["k2"] = texts[1]
-        read.clear()
-        turns[0] = 0
-        await follower.take_over()
-        assert read == [len(text) for text in texts]
-        assert (len(seats), turns[0] > 100) == (9_999, True)
-        read.clear()
-        await follower.take_over()
-        assert not read
-        beside.cancel()
-
     monkeypatch.setattr(SeatEntries, "seats", count)
-    run_bounded(test())
+    maps, seats, turns = _Maps(), Seats(), [0]
+    for number in range(200):
+        maps.put(number % SHARDS, _text(number, 50))
+    follower = _of_maps(seats, maps)
+
+    async def tick() -> None:
+        while True:
+            turns[0] += 1
+            await asyncio.sleep(0)
+
+    beside = asyncio.create_task(tick())
+    await follower.take_over()
+    assert (len(seats), turns[0] > 100) == (10_000, True)
+    texts = _text(0, 50), _text(1, 49)
+    maps.put(0, texts[0])
+    maps.kept[1].data["k2"] = texts[1]
+    read.clear()
+    turns[0] = 0
+    await follower.take_over()
+    assert read == [len(text) for text in texts]
+    assert (len(seats), turns[0] > 100) == (9_999, True)
+    read.clear()
+    await follower.take_over()
+    assert not read
+    beside.cancel()

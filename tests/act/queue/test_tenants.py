@@ -15,8 +15,6 @@ from tests.act.queue.test_controller import gang
 from tests.kube.api_server import Request
 from tests.world import World, pairs
 
-pytestmark = pytest.mark.anyio
-
 QUEUE = "gpu-extender.io/queue"
 TURN_SECONDS = 0.2  # of the rig
 

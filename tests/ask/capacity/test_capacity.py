@@ -50,8 +50,7 @@ def test_capacity_is_that_of_brute_force() -> None:
     assert mixed > CASES / 8, "more pods fit on several models"
 
 
-def test_what_is_assumed_or_reserved_is_not_free() -> None:
-    world = World()
+def test_what_is_assumed_or_reserved_is_not_free(world: World) -> None:
     world.node("n1", 8, links=pairs(8), labels={MODEL: "A"})
     before = {"model": "A", "links": "any", "gpus": 8, "nodes": 1}
     assert capacity(world)["largest"][0] == before
@@ -96,8 +95,7 @@ def test_of_a_gang_the_first_pod_with_gpus_is_explained() -> None:
     assert (first["gang"], first["pod"], first["pods"]) == ("default/mpi", "default/worker-0", 3)
 
 
-def test_a_gang_is_counted_on_each_model_too() -> None:
-    world = World()
+def test_a_gang_is_counted_on_each_model_too(world: World) -> None:
     for name, model in (("a1", "A"), ("a2", "A"), ("b1", "B")):
         world.node(name, 4, labels={MODEL: model, ZONE: "z"})
     shown = capacity(world)
@@ -110,8 +108,7 @@ def test_a_gang_is_counted_on_each_model_too() -> None:
     assert rows[at + 1 : at + 3] == [["4 GPUs", "A", "2", "1", "2"], ["4 GPUs", "B", "1", "1", "1"]]
 
 
-def test_nodes_that_do_not_count() -> None:
-    world = World()
+def test_nodes_that_do_not_count(world: World) -> None:
     world.node("off", 8, labels={MODEL: "A"}, unschedulable=True)
     lost = machine("lost", 8, labels={MODEL: "B"})
     lost["spec"]["taints"] = [{"key": "node.kubernetes.io/unreachable", "effect": "NoExecute"}]
@@ -133,8 +130,7 @@ def test_nodes_that_do_not_count() -> None:
     }  # fmt: skip
 
 
-def test_absurd_counts_cost_little() -> None:
-    world = World()
+def test_absurd_counts_cost_little(world: World) -> None:
     for n in range(3):
         world.node(f"n{n}", 10**9 + n, labels={MODEL: "A"}, pods="1000000")
         world.pod(f"p{n}", 30_000 + n, f"n{n}")

@@ -8,8 +8,8 @@ from extender.objects.queueing import Domain
 from extender.queue.levels import looks_like_level
 from tests.ask.asking import findings
 from tests.ask.checks.test_check import checked, node
-from tests.queue.drawn import JSON, Case, gang
-from tests.world import machine, workload
+from tests.queue.drawn import Case, gang
+from tests.world import JSON, machine, workload
 
 DOCUMENTED = "topology.kubernetes.io/rack"
 CLOUD = "cloud.provider.com/topology-rack"

@@ -17,9 +17,8 @@ from tests.ask.whatif.asking import ask
 from tests.ask.whatif.test_engine import node, running, template
 from tests.ask.whatif.test_owners import owner
 from tests.queue.late_owners import EXCLUSIVE, RACK
-from tests.world import JSON, WALL, rfc3339, workload
+from tests.world import JSON, PRODUCT, WALL, rfc3339, workload
 
-PRODUCT = "nvidia.com/gpu.product"
 QUEUE = Settings.model_validate({"queue": {"enabled": True}, "topologyLevels": [RACK]})
 TEXT = f"each of its 2 Jobs needs a domain of {RACK} of its own, 1 have one"
 

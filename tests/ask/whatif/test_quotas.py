@@ -304,8 +304,7 @@ def _gpus(item: JSON) -> bool:
     return any(GPU in one["resources"]["limits"] for one in item["spec"]["containers"])
 
 
-def test_a_quota_comes_and_is_gone() -> None:
-    world = World()
+def test_a_quota_comes_and_is_gone(world: World) -> None:
     world.set("ResourceQuota", quota({"pods": "1"}))
     assert list(world.cluster.quotas) == [("a", "q")]
     world.drop("ResourceQuota", quota({"pods": "1"}))

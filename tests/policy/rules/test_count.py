@@ -11,51 +11,44 @@ TERMINATING, SPARED, DRA = 1, 2, 1 << 3
 asks = request(3, priority=10)
 
 
-def test_enough_are_free() -> None:
-    small = Small()
+def test_enough_are_free(small: Small) -> None:
     assert small.reason(Count(), asks, small.node(4, used=1)) is None  # 4 - 1 = 3
 
 
-def test_few() -> None:
-    small = Small()
+def test_few(small: Small) -> None:
     assert small.reason(Count(), asks, small.node(2)) is TOO_FEW_GPUS  # 2 < 3 even when it is empty
     assert TOO_FEW_GPUS.cls is Class.HOPELESS
 
 
-def test_promised() -> None:
-    small = Small()
+def test_promised(small: Small) -> None:
     row = small.node(4)
     small.claim(row, 2, tentative=True)
     assert small.reason(Count(), asks, row) is GPUS_PROMISED  # 4 - 2 = 2 < 3, but for the 2 in flight 4
     assert GPUS_PROMISED.cls is Class.TRANSIENT
 
 
-def test_reserved() -> None:
-    small = Small()
+def test_reserved(small: Small) -> None:
     row = small.node(4)
     small.claim(row, 2)
     assert small.reason(Count(), asks, row) is GPUS_RESERVED  # 4 - 2 = 2 < 3, but for the nominated pod's 2 it is 4
     assert GPUS_RESERVED.cls is Class.HOPELESS
 
 
-def test_promised_and_reserved_together_are_reserved() -> None:
-    small = Small()
+def test_promised_and_reserved_together_are_reserved(small: Small) -> None:
     row = small.node(4)
     small.claim(row, 1, tentative=True)
     small.claim(row, 2)
     assert small.reason(Count(), asks, row) is GPUS_RESERVED  # 4 - 3 = 1; + 1 in flight = 2 < 3; + 2 nominated = 4
 
 
-def test_releasing() -> None:
-    small = Small()
+def test_releasing(small: Small) -> None:
     row = small.node(4, used=4)
     small.pod(row, 3, priority=99, flags=TERMINATING)  # whatever its priority
     assert small.reason(Count(), asks, row) is GPUS_RELEASING  # 4 - 4 + 3 = 3
     assert GPUS_RELEASING.cls is Class.EVICTABLE
 
 
-def test_busy() -> None:
-    small = Small()
+def test_busy(small: Small) -> None:
     row = small.node(4, used=4)
     small.pod(row, 1, flags=TERMINATING)
     small.pod(row, 2, priority=9)
@@ -63,8 +56,7 @@ def test_busy() -> None:
     assert GPUS_BUSY.cls is Class.EVICTABLE
 
 
-def test_held_by_equal_priority() -> None:
-    small = Small()
+def test_held_by_equal_priority(small: Small) -> None:
     row = small.node(4, used=4)
     small.pod(row, 2, priority=9)
     small.pod(row, 2, priority=10)
@@ -72,15 +64,13 @@ def test_held_by_equal_priority() -> None:
     assert GPUS_HELD.cls is Class.HOPELESS
 
 
-def test_held_by_a_spared_pod() -> None:
-    small = Small()
+def test_held_by_a_spared_pod(small: Small) -> None:
     row = small.node(4, used=4)
     small.pod(row, 4, priority=0, flags=SPARED)
     assert small.reason(Count(), asks, row) is GPUS_HELD
 
 
-def test_held_by_a_protected_pod() -> None:
-    small = Small()
+def test_held_by_a_protected_pod(small: Small) -> None:
     row = small.node(4, used=4)
     small.pod(row, 2, priority=0, until=1000)
     small.pod(row, 1, priority=0)
@@ -90,23 +80,20 @@ def test_held_by_a_protected_pod() -> None:
     assert small.reason(Count(), asks, row) is GPUS_BUSY
 
 
-def test_protection_holds_up_nobody_who_ends() -> None:
-    small = Small()
+def test_protection_holds_up_nobody_who_ends(small: Small) -> None:
     row = small.node(4, used=4)
     small.pod(row, 3, priority=0, until=1000, flags=TERMINATING)
     assert small.reason(Count(), asks, row) is GPUS_RELEASING
 
 
-def test_a_claim_stands_in_the_way_of_an_eviction_too() -> None:
-    small = Small()
+def test_a_claim_stands_in_the_way_of_an_eviction_too(small: Small) -> None:
     row = small.node(4, used=2)
     small.claim(row, 2)
     small.pod(row, 2, priority=0)
     assert small.reason(Count(), asks, row) is GPUS_HELD  # 4 - 2 - 2 + 2 = 2 < 3; without the claim: 4
 
 
-def test_assumed_pods_of_lower_priority_are_victims_too() -> None:
-    small = Small()
+def test_assumed_pods_of_lower_priority_are_victims_too(small: Small) -> None:
     row = small.node(4, used=2)
     small.pod(row, 2, priority=0)
     small.claim(row, 2, tentative=True, evictable=True)
@@ -119,23 +106,20 @@ def test_assumed_pods_of_lower_priority_are_victims_too() -> None:
     assert small.reason(Count(), asks, row) is GPUS_HELD  # 1 of them is assumed and no victim: 2 < 3
 
 
-def test_assumed_and_terminating_pods() -> None:
-    small = Small()
+def test_assumed_and_terminating_pods(small: Small) -> None:
     row = small.node(4, used=2)
     small.pod(row, 2, priority=99, flags=TERMINATING)
     small.claim(row, 2, tentative=True, evictable=True)
     assert small.reason(Count(), asks, row) is GPUS_BUSY  # 0 + 2 terminating = 2 < 3; + 2 assumed = 4
 
 
-def test_another_resource_than_the_one_that_counts_positions() -> None:
-    small = Small()
+def test_another_resource_than_the_one_that_counts_positions(small: Small) -> None:
     row = small.node(4, gpu=AMD, used=4)
     assert small.reason(Count(), request(0, amd=1), row) is GPUS_HELD
     assert small.reason(Count(), request(0, amd=5), row) is TOO_FEW_GPUS
 
 
-def test_pods_in_flight_are_told_apart_by_resource() -> None:
-    small = Small()
+def test_pods_in_flight_are_told_apart_by_resource(small: Small) -> None:
     row = small.node(4, amd=4)
     small.claim(row, 0, amd=4, tentative=True)
     assert small.reason(Count(), request(0, amd=1), row) is GPUS_PROMISED  # 4 - 4 = 0 < 1, but for the 4 in flight
@@ -143,7 +127,6 @@ def test_pods_in_flight_are_told_apart_by_resource() -> None:
     assert small.reason(Count(), asks, row) is GPUS_RESERVED  # none of the 2 that it lacks is in flight
 
 
-def test_a_device_class_may_serve_a_node_without_gpus() -> None:
-    small = Small()
+def test_a_device_class_may_serve_a_node_without_gpus(small: Small) -> None:
     assert small.reason(Count(), asks, small.node(4, there=0, flags=DRA)) is None
     assert small.reason(Count(), asks, small.node(2, flags=DRA)) is TOO_FEW_GPUS  # it offers GPUs itself: those count

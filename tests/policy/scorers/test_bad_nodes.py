@@ -6,8 +6,7 @@ from extender.policy.scorers import BadNodes
 from tests.tables import Small, request
 
 
-def test_doubt_and_none() -> None:
-    small = Small()
+def test_doubt_and_none(small: Small) -> None:
     good, bad = small.node(), small.node()
     assert small.score(BadNodes(), request(), good) == 1.0  # a row that nobody wrote
     for row in (good, bad):

@@ -50,9 +50,8 @@ def shared_node(small: Small, parts: tuple[int, ...], *, cpu: int = 64_000) -> i
     return row
 
 
-def test_a_node_without_gpus_changes_no_value() -> None:
+def test_a_node_without_gpus_changes_no_value(small: Small) -> None:
     """What is left of a node is compared with the largest node that has GPUs."""
-    small = Small()
     rows = [small.node(4, cpu=(used, 64_000)) for used in (0, 32_000)]
     demand(small.tables, (asks(1), 1.0))
     before = values(small.tables, request(1), *rows)
@@ -60,8 +59,7 @@ def test_a_node_without_gpus_changes_no_value() -> None:
     assert values(small.tables, request(1), *rows) == before
 
 
-def test_the_arithmetic() -> None:
-    small = Small()
+def test_the_arithmetic(small: Small) -> None:
     row = small.node(4, cpu=(0, 64_000))
     demand(small.tables, (asks(1), 2.0), (asks(4), 1.0))
     # All is free: a slot's price falls with its GPUs to the power 1.5. Slots: 4 of one GPU, 1 of four.
@@ -75,16 +73,14 @@ def test_the_arithmetic() -> None:
     assert explained.slots() == [("type 0", 1, pytest.approx(0.8)), ("type 1", 1, pytest.approx(0.2))]
 
 
-def test_whole_nodes_are_kept_while_they_are_asked_for() -> None:
-    small = Small()
+def test_whole_nodes_are_kept_while_they_are_asked_for(small: Small) -> None:
     whole, begun = small.node(8), small.node(8, used=3, sure=0b0000_0111)
     demand(small.tables, (asks(1), 10.0), (asks(8), 1.0))
     kept, used = values(small.tables, request(1), whole, begun)
     assert used > kept
 
 
-def test_who_may_run_anywhere_leaves_the_model_that_others_need() -> None:
-    small = Small()
+def test_who_may_run_anywhere_leaves_the_model_that_others_need(small: Small) -> None:
     common, rare = small.node(8), small.node(8, used=7, sure=0b0111_1111)
     nodes = small.tables.nodes
     nodes.set_node(rare, NodeFacts((64_000, 256 * GIB, 110, 8, 0), NVIDIA, 0, 0xFF, 4, 1, 1))  # nearly full
@@ -94,8 +90,7 @@ def test_who_may_run_anywhere_leaves_the_model_that_others_need() -> None:
     assert values(small.tables, request(1), common)[0] < values(small.tables, request(1), rare)[0]
 
 
-def test_a_pair_is_kept_on_bridged_machines() -> None:
-    small = Small()
+def test_a_pair_is_kept_on_bridged_machines(small: Small) -> None:
     shape = small.shape(pairs())
     # Two GPUs are free on each: a pair on the one, one of each pair on the other.
     pair, odd = (
@@ -107,8 +102,7 @@ def test_a_pair_is_kept_on_bridged_machines() -> None:
     assert taken > kept
 
 
-def test_cpu_beside_gpus_is_kept() -> None:
-    small = Small()
+def test_cpu_beside_gpus_is_kept(small: Small) -> None:
     lean, rich = small.node(4, cpu=(0, 8_000)), small.node(4, cpu=(0, 64_000))
     demand(small.tables, (asks(1, cpu=2000), 1.0))
     # 6 CPUs of the lean node are those of three pods to come; the rich one has enough for all its GPUs.
@@ -116,8 +110,7 @@ def test_cpu_beside_gpus_is_kept() -> None:
     assert fine > starved
 
 
-def test_a_share_goes_to_the_gpu_where_it_costs_least() -> None:
-    small = Small()
+def test_a_share_goes_to_the_gpu_where_it_costs_least(small: Small) -> None:
     row = shared_node(small, (0, 300, 600, 0))
     demand(small.tables, (asks(1, share=1000), 5.0), (asks(1, share=700), 1.0), units=1000)
     quarter = replace(request(250), share=250)
@@ -130,8 +123,7 @@ def test_a_share_goes_to_the_gpu_where_it_costs_least() -> None:
     assert policy.gpus(small.tables, quarter, rows).tolist() == [0b0010]
 
 
-def test_shares_and_whole_gpus_through_the_policy() -> None:
-    small = Small()
+def test_shares_and_whole_gpus_through_the_policy(small: Small) -> None:
     broken = shared_node(small, (500, 500, 500, 500))
     free = shared_node(small, (500, 500, 500, 0))
     policy = Policy.of(Settings())
@@ -150,8 +142,7 @@ def test_shares_and_whole_gpus_through_the_policy() -> None:
     assert policy.gpus(small.tables, whole, array("i", [free])).tolist() == [0b1000]
 
 
-def test_a_pod_without_gpus_is_priced_too() -> None:
-    small = Small()
+def test_a_pod_without_gpus_is_priced_too(small: Small) -> None:
     lean, rich = small.node(4, cpu=(0, 8_000)), small.node(4, cpu=(0, 64_000))
     demand(small.tables, (asks(1, cpu=2000), 1.0))
     plain = replace(request(1, cpu=6000), gpus=(), amounts=(6000, GIB, 1, 0, 0))
@@ -160,8 +151,7 @@ def test_a_pod_without_gpus_is_priced_too() -> None:
     assert total[1] > total[0]
 
 
-def test_nothing_is_known_to_come() -> None:
-    small = Small()
+def test_nothing_is_known_to_come(small: Small) -> None:
     fuller, empty = small.node(4, used=2, sure=0b0011), small.node(4)
     one, other = values(small.tables, request(1), fuller, empty)
     assert 1.0 > one > other > 0.9  # fullness alone
@@ -174,8 +164,7 @@ def last_price(world: World) -> Any:
     return world.decision()["price"]
 
 
-def test_a_decision_shows_the_price_of_the_two_best() -> None:
-    world = World()
+def test_a_decision_shows_the_price_of_the_two_best(world: World) -> None:
     for name in ("a", "b", "c"):
         world.node(name, 8)
     world.pod("r", 1, "b")

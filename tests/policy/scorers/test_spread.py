@@ -20,8 +20,7 @@ RACK = "example.com/rack"
 SPREAD = {"gpu-extender.io/placement": "spread"}
 
 
-def test_the_arithmetic() -> None:
-    small = Small()
+def test_the_arithmetic(small: Small) -> None:
     rows = [small.node() for _ in range(4)]
     tables = replace(small.tables, places=Places(1))
     for row, rack in zip(rows, (1, 1, 2, 0), strict=True):

@@ -17,10 +17,9 @@ from extender.queue.placement import JointPlacement
 from extender.queue.plan import Planner
 from extender.queue.report import Delay, QueueReport, StartDates, Window
 from extender.settings import Settings
-from tests.world import DGX1V, JSON, WALL, World, pairs, rfc3339, topology, workload
+from tests.world import DGX1V, JSON, PRODUCT, WALL, World, pairs, rfc3339, topology, workload
 
 RACK = "cloud.provider.com/topology-rack"
-PRODUCT = "nvidia.com/gpu.product"
 LIMITED = {"weight": 2, "limit_gpus": {"H100": 8}}
 ASKED_SECONDS = 600
 """In which a victim is to save its work, at most."""

@@ -16,8 +16,8 @@ from extender.objects.queueing import GATE
 from extender.settings import Settings
 from tests.answers import record
 from tests.answers.questions import world_of
-from tests.web.page.scene import NOTE, PRODUCT, RACK, scene, with_queue
-from tests.world import DGX1V, JSON, WALL, World, pairs
+from tests.web.page.scene import NOTE, RACK, scene, with_queue
+from tests.world import DGX1V, JSON, PRODUCT, WALL, World, pairs
 
 SEEDS: Final = 12
 COUNTS: Final = ("gpus", "held_gpus", "reserved_gpus", "free_gpus")
