@@ -86,3 +86,18 @@ def test_a_pod_with_a_huge_quantity_holds_its_gpus(scene: SceneFactory, limit: d
     assert cluster.running("urgent", timeout=60) == ["h0"]
     assert cluster.alive(["huge"]) == set()
     assert cluster.kubelets.truth.double_allocations == 0
+
+
+def test_a_pod_that_is_too_long_gets_no_node_and_each_answer_names_why(scene: SceneFactory) -> None:
+    """The API server takes 1,100 tolerations, and 1,100 containers."""
+    cluster = scene({"h0": H100})
+    cluster.pod("tolerant", 1, tolerations=[{"key": f"k{n}", "operator": "Exists"} for n in range(1_100)])
+    containers = [builders.container(gpus=1), *({"name": f"c{n}", "image": "x"} for n in range(1_100))]
+    cluster.pod("many", 1, containers=containers)
+    for name, field in (("tolerant", "spec.tolerations"), ("many", "spec.containers")):
+        cluster.unschedulable(name, "gets no node until it is created again with this corrected")
+        shown = page(cluster, f"/debug/explain?pod={cluster.namespace}/{name}")
+        assert shown["verdict"] == "never"
+        assert f"corrected: {field}: " in shown["sentence"]
+    cluster.pod("other", 8)
+    assert cluster.running("other") == ["h0"]
