@@ -33,7 +33,7 @@ from starlette.types import ASGIApp, Message
 
 from benchmarks.paired import CASES, Driven
 from benchmarks.spread import Line, table, targets_table
-from extender.web.live import LEAST_SECONDS
+from extender.web.site import LEAST_SECONDS
 
 BLOCK = 60
 DRAIN = 0.3  # seconds after a block: the writer looks every 0.25 s

@@ -139,7 +139,7 @@ def giving(answer: object) -> Any:
             "not as stated: the claim is allocated before the gate",
         ),
         ("act.saving.SaveRequests.ready", giving(True), "did not ask train/pretrain to save its work"),
-        ("ask.ways.request.with_links", lambda pod: pod, "not as stated: dgx1 has enough GPUs"),
+        ("ask.ways.pod.with_links", lambda pod: pod, "not as stated: dgx1 has enough GPUs"),
     ],
 )
 def test_a_server_that_is_wrong_is_found_out(

@@ -3,39 +3,33 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from extender.ask import (
-    evictions,
-    explanation,
-    fleet,
-    gpu_notes,
-    making_room,
-    pending,
-    place,
-    quotas,
-    unchecked,
-)
+from extender.ask import explanation, fleet, making_room, pending, place, warn
 from extender.ask import nodes as judged_nodes
 from extender.ask.capacity import advice, capacity, example, nodes_wanted
 from extender.ask.explanation import Explanation, Verdict, before, latest, runs
 from extender.ask.fleet import FleetCounts, FleetPoint
-from extender.ask.judge import over
+from extender.ask.judge import Judge, over
 from extender.ask.machines import Look, read
 from extender.ask.nodes import JudgedNodes
-from extender.ask.pending import WaitingPods
+from extender.ask.pending import WaitingPods, pods_that_wait
 from extender.ask.place import GangCase, QueueLook, by_itself
-from extender.ask.quotas import Absent
 from extender.ask.suppose import SupposedCluster
-from extender.ask.text import count, named_gpus, no_gpus, no_such_pod, result_text, seconds
-from extender.ask.ways import Way, evict, gang, in_order
-from extender.ask.ways.pod import helping
+from extender.ask.text import count, gpu_hours, named_gpus, no_gpus, no_such_pod, result_text, seconds
+from extender.ask.warn import warning
+from extender.ask.ways import Way, gang, in_order
+from extender.ask.ways.pod import above_ceiling, helping, search_victims
+from extender.ask.whatif import admission
+from extender.ask.whatif.admission import Absent
 from extender.cluster.cluster import ClusterView
 from extender.cluster.slices import finish
 from extender.cluster.statements import PLAN, gpus_of, stated_mask
 from extender.decide.decisions import Decision
+from extender.decide.evicted import EvictedPod
 from extender.decide.verbs import Verbs
 from extender.errors import BadInput, NotFound
 from extender.objects.advance import WantedRoom
@@ -43,12 +37,14 @@ from extender.objects.annotations import typos_of_pod
 from extender.objects.gangs import Ref
 from extender.objects.queueing import GATE, PINNED, opened
 from extender.objects.records import PodRecord
+from extender.objects.save_request import requested
 from extender.preemption import certificate
 from extender.preemption.draining import leaves
-from extender.preemption.search import Preemptor, SearchResult
+from extender.preemption.search import Preemptor, SearchResult, price_alone
 from extender.queue.gang import together
 from extender.queue.report import QueueLeader, QueueReport, Why, first_names, not_the_leader
 from extender.reservations.seats import Seat
+from extender.times import deadline
 
 ABSENT: Final = "claim-absent"
 """The reason of a pod with claims alone of which an object does not exist."""
@@ -165,7 +161,7 @@ class Explainer:
     def _silent(self, pods: Sequence[PodRecord]) -> Iterator[dict[str, str]]:
         """The warnings of schedulers of these pods that seem not to ask us."""
         asked = {decision.request.uid for decision in self._decisions.latest()}
-        return unchecked.silent_schedulers(self._judge.cluster, asked, pods)
+        return warn.silent_schedulers(self._judge.cluster, asked, pods)
 
     def partial_gangs(self) -> list[pending.PartialGang]:
         """The gangs whose pods wait for others of them."""
@@ -271,7 +267,7 @@ class Explainer:
         wall, cluster = self._times.wall(), self._judge.cluster
         victim = self._evicted.of(pod.namespace, pod.uid)
         if victim is not None and victim.is_evicted and pod.uid not in cluster.pods:
-            return Explanation(pod, "evicted", evictions.past(victim, wall), evicted=victim.as_json())
+            return Explanation(pod, "evicted", eviction_text(victim, wall), evicted=victim.as_json())
         with self._queue.seated(self._judge.claims, [pod.uid] if pod.gated else ()):
             shown = self._explain(pod)
         if pod.unread and not pod.node and pod.unread_text not in shown.sentence:
@@ -279,21 +275,21 @@ class Explainer:
         if leaving := leaves(cluster, pod, wall):
             shown = replace(shown, sentence=f"{shown.sentence}; {leaving}")
         if victim is not None and victim.is_evicted:
-            text = f"{evictions.past(victim, wall, gone=False)}; {shown.sentence}"
+            text = f"{eviction_text(victim, wall, gone=False)}; {shown.sentence}"
             shown = replace(shown, verdict="evicted", sentence=text, evicted=victim.as_json())
         elif pod.node and cluster.gpu_amount(pod):
-            above = evictions.evictable_by(cluster, pod)
-            cost = evictions.cost_now(self._judge, pod, wall)
+            above = evictable_by(cluster, pod)
+            cost = cost_now(self._judge, pod, wall)
             shown = replace(shown, evictable_by=above if cost is not None else [], cost_now=cost)
-        if asked := evictions.asked(pod, wall):
+        if asked := asked_to_save(pod, wall):
             shown = replace(shown, asked=asked)
         elif shown.why is not None and shown.why.reason == pending.SAVING and not _waits_for(shown):
             shown = replace(shown, sentence=f"{shown.sentence}; {shown.why.text}")
         earlier = self._evicted.latest(pod.namespace, pod.name)
         if earlier is not None and earlier.pod.uid != pod.uid:
-            shown = replace(shown, warnings=[*shown.warnings, evictions.before(earlier, wall)])
+            shown = replace(shown, warnings=[*shown.warnings, evicted_before(earlier, wall)])
         misspelt = typos_of_pod(pod, cluster.settings.topology_levels)
-        unknown = [{"code": typo.code, "message": typo.text} for typo in misspelt]
+        unknown = [warning(typo.code, typo.text) for typo in misspelt]
         bounded = [bounded_gang.warning(pod) for bounded_gang in cluster.gangs.bounded(pod, int(wall * 1000))]
         shown = replace(shown, warnings=[*shown.warnings, *unknown, *bounded])
         devices = None if pod.node else _devices_of(pod, cluster)
@@ -312,13 +308,11 @@ class Explainer:
             return _of_gang_alone(replace(self._explain(decides), pod=pod))
         if decides is None:
             text = place.no_answer(judge.cluster, pod)
-            return Explanation(
-                pod, "waits", f"waits: {text}", why=Why(ABSENT, text), warnings=[{"code": ABSENT, "message": text}]
-            )
+            return Explanation(pod, "waits", f"waits: {text}", why=Why(ABSENT, text), warnings=[warning(ABSENT, text)])
         now, wall = self._moment()
         released = opened(pod)  # what the rules say of it, not that its gate is closed
         asked = Preemptor(judge.claims.request(released, now), released, now, wall)
-        refused = quotas.of_gang(judge.cluster, pod, wall)
+        refused = admission.absent_of_gang(judge.cluster, pod, wall)
         if pod.unread:
             nodes = judged_nodes.read(judge, asked)
             shown = Explanation(
@@ -340,7 +334,7 @@ class Explainer:
         judge = self._judge
         nodes = judged_nodes.read(judge, asked)
         best = judge.best(asked, nodes.fits, 2)
-        missing = unchecked.of_pod(judge.cluster, pod)
+        missing = warn.not_checked(judge.cluster, pod)
         shown = Explanation(
             pod,
             "fits",
@@ -350,24 +344,24 @@ class Explainer:
             best=best,
             not_checked=missing,
             warnings=[
-                *unchecked.summary([(f"{pod.namespace}/{pod.name}", missing)]),
-                *unchecked.skipped_slices(judge.cluster, [pod]),
-                *unchecked.preferred(pod, judge.cluster.settings),
-                *unchecked.other_schedulers([pod] if decision is None else [], judge.cluster.settings),
+                *warn.not_all_checked([(f"{pod.namespace}/{pod.name}", missing)]),
+                *warn.skipped_slices(judge.cluster, [pod]),
+                *warn.preference_not_counted(pod, judge.cluster.settings),
+                *warn.other_schedulers([pod] if decision is None else [], judge.cluster.settings),
                 *(self._silent([pod]) if decision is None else ()),
             ],
         )
         gang_alone = None if pod.gated else place.ungated(judge.cluster, pod)
         if gang_alone is not None and (text := place.no_gate(judge.cluster, gang_alone)):
-            shown = replace(shown, warnings=[*shown.warnings, {"code": "no-gate", "message": text}])
+            shown = replace(shown, warnings=[*shown.warnings, warning("no-gate", text)])
         if best:
             gpus = gpus_of(judge.planned(asked, best[0].node))
             shown = replace(shown, node=best[0].node, gpus=gpus or None)
             shown = replace(shown, sentence=_fits(shown))
-            notes = gpu_notes.of_pod(judge.cluster, asked.pod, asked.request, best[0].node)
+            notes = warn.shared_gpus(judge.cluster, asked.pod, asked.request, best[0].node)
             shown = replace(shown, warnings=[*shown.warnings, *notes])
             if gang_alone is not None and (lacks := place.not_whole(judge, asked, gang_alone)):
-                named = {"code": "gang-not-whole", "message": lacks}
+                named = warning("gang-not-whole", lacks)
                 shown = replace(shown, sentence=f"{shown.sentence}; {lacks}", warnings=[*shown.warnings, named])
             return shown
         return self._waits(asked, nodes, shown, refused)
@@ -375,7 +369,7 @@ class Explainer:
     def _waits(self, asked: Preemptor, nodes: JudgedNodes, shown: Explanation, refused: Absent) -> Explanation:
         """Why it fits nowhere, and what helps. `refused`: pods of its gang that no eviction brings into being."""
         judge = self._judge
-        search = SearchResult() if refused.excess or asked.request.never else evict.searched(judge, asked, nodes)
+        search = SearchResult() if refused.excess or asked.request.never else search_victims(judge, asked, nodes)
         helped = helping(self._supposed(asked.now), asked, nodes, search)
         why = (
             explanation.cause(asked, nodes, helped.ways)
@@ -383,8 +377,8 @@ class Explainer:
             else explanation.never(judge.cluster, asked, nodes)
         )
         verdict: Verdict = "waits" if helped.fits else "never"
-        denied = evictions.not_allowed(judge, asked, nodes) if helped.fits else None
-        more = evict.above_ceiling(judge, search) if denied is None else f"it may not evict: {denied['why']}"
+        denied = may_not_evict(judge, asked, nodes) if helped.fits else None
+        more = above_ceiling(judge, search) if denied is None else f"it may not evict: {denied['why']}"
         text = explanation.whole(f"{why}; {more}" if more else why, helped.nearest, helped.ways, nodes)
         if any(way.kind == "evict" for way in helped.ways) and search.best is not None:
             unsure = certificate.warnings(judge.cluster, certificate.important(search.best.pods))
@@ -406,7 +400,7 @@ class Explainer:
             text = f"waits behind a gate: the queue starts {Ref.of(starting[0].gang)} now, on {place.where(starting)}"
             pods = self._judge.cluster.pods
             places = [(pods[seat.uid], seat.node) for seat in starting if seat.uid in pods]
-            notes = gpu_notes.of_gang(self._judge.cluster, str(Ref.of(starting[0].gang)), places)
+            notes = warn.several_models(self._judge.cluster, str(Ref.of(starting[0].gang)), places)
             shown = replace(shown, warnings=[*shown.warnings, *notes])
             seat = next((seat for seat in starting if seat.uid == pod.uid), starting[0])
             return replace(
@@ -468,13 +462,13 @@ def _with_quotas(shown: Explanation, refused: Absent) -> Explanation:
     if not refused.excess:
         return shown
     lacks = f"{count(refused.pods, 'pod')} of its gang {'does' if refused.pods == 1 else 'do'} not exist and cannot"
-    text = f"{lacks}{' all' if refused.pods > 1 else ''} be created: {quotas.sentence(refused.excess)}"
-    ways = in_order([*shown.ways, quotas.raised(refused.excess, None)])
+    text = f"{lacks}{' all' if refused.pods > 1 else ''} be created: {admission.quota_sentence(refused.excess)}"
+    ways = in_order([*shown.ways, admission.raise_limits(refused.excess, None)])
     return replace(
         shown,
         sentence=f"{shown.sentence}; {text}",
         ways=ways,
-        warnings=[*shown.warnings, {"code": quotas.REASON, "message": text}],
+        warnings=[*shown.warnings, warning(admission.QUOTA_REASON, text)],
     )
 
 
@@ -572,3 +566,78 @@ def _devices(
 ) -> dict[str, Any]:  # fmt: skip
     """The JSON form, of which `text` is for people."""
     return {"allocated_by": by, "why": why, "node": node, "names": names or [], "allocated": allocated, "text": text}
+
+
+# -- evictions: what may evict a pod that runs, and what is known of a pod that was evicted
+
+
+def cost_now(judge: Judge, pod: PodRecord, wall: float) -> list[dict[str, Any]] | None:
+    """What evicting this pod alone would cost now, by term; None where it cannot be a victim."""
+    eviction = price_alone(judge.cluster, judge.policy, pod, wall)
+    return None if eviction is None else certificate.cost_of(judge.policy, eviction)
+
+
+def evictable_by(cluster: ClusterView, pod: PodRecord) -> list[dict[str, Any]]:
+    """The PriorityClasses whose pods may evict this one, the lowest first, and how many of their pods wait."""
+    waiting: Counter[tuple[int, str]] = Counter()
+    for other in pods_that_wait(cluster):
+        if other.priority > pod.priority and not other.never:
+            waiting[other.priority, other.priority_class] += 1
+    classes = {
+        (priority_class.value, name)
+        for name, priority_class in cluster.priority_classes.items()
+        if not priority_class.never
+    }
+    above = sorted(class_key for class_key in {*classes, *waiting} if class_key[0] > pod.priority)
+    return [{"priority_class": name or None, "priority": value, "pods": waiting[value, name]} for value, name in above]
+
+
+def eviction_text(entry: EvictedPod, wall: float, *, gone: bool = True) -> str:
+    """What happened to a pod that is evicted. `gone`: it does not run any more."""
+    cause, verb = entry.cause, "was evicted" if gone else "is being evicted"
+    place = f" from {entry.pod.node}" if entry.pod.node else ""
+    ago = "" if cause.at is None else f" (decided {seconds(max(0.0, wall - cause.at))} ago)"
+    with_others = "" if (cause.victims or 1) < 2 else f", with {count((cause.victims or 1) - 1, 'other pod')}"
+    return f"{verb}{place}{ago}{with_others}: {cause.why}; {_lost_work(entry)}"
+
+
+def _lost_work(entry: EvictedPod) -> str:
+    gpus = count(entry.gpu_count, "GPU")
+    if entry.lost is None:
+        return f"it held {gpus}, how much work it lost is not known"
+    return f"it held {gpus} and lost {gpu_hours(entry.lost)} of work"
+
+
+def evicted_before(entry: EvictedPod, wall: float) -> Mapping[str, str]:
+    """The warning on a pod that has the name of one that was evicted."""
+    pod = entry.pod
+    text = f"an earlier pod {pod.namespace}/{pod.name} (uid {pod.uid}) {eviction_text(entry, wall)}"
+    return warning("evicted-before", text)
+
+
+def may_not_evict(judge: Judge, asked_to_save: Preemptor, nodes: JudgedNodes) -> dict[str, Any] | None:
+    """`preemption` of an Explanation; None where the pod may preempt, or where no pod holds GPUs that it asks for."""
+    cluster, request = judge.cluster, asked_to_save.request
+    lower = others = 0
+    for name in nodes.open:
+        for pod in cluster.pods_on(name):
+            amounts = cluster.amounts(pod)
+            if not pod.terminating and any(amounts[r] for r, _ in request.gpus):
+                lower += pod.priority < request.priority
+                others += pod.priority >= request.priority
+    if not lower + others or (lower and not request.never):
+        return None
+    if request.never:
+        held = f"{count(lower, 'pod')} of lower priority {'holds' if lower == 1 else 'hold'} GPUs that it could use"
+        why = f"its preemptionPolicy is Never ({held})"
+    else:
+        why = f"no pod of a priority below {request.priority:,} holds GPUs that it could use"
+    return {"allowed": False, "why": why, "lower": lower}
+
+
+def asked_to_save(pod: PodRecord, wall: float) -> str:
+    """That a pod is asked to save its work before it is evicted; "": it is not. `wall`: seconds since 1970."""
+    request = requested(pod)
+    if request is None:
+        return ""
+    return f"it is asked to save its work until {deadline(request.until, wall)}, before it is evicted for {request.by}"

@@ -11,12 +11,11 @@ from ext_core import survey
 from ext_core.link_sets import LinkSets
 from extender.ask.fleet import SIZES
 from extender.ask.judge import Judge, Ranked
-from extender.ask.nearest import OTHER_UNITS
-from extender.ask.node_reasons import REMEDIES, counted
-from extender.ask.nodes import NOT_LINKED, PASSING, RESERVED, JudgedNodes, Stage, deciding
+from extender.ask.node_reasons import REMEDIES, counted_reasons
+from extender.ask.nodes import NOT_LINKED, PASSING_REASONS, RESERVED, JudgedNodes, Stage, deciding
 from extender.ask.text import LINKED, amount, count, gpu_hours, named_gpus, needs, other_amount
 from extender.ask.ways import Way
-from extender.ask.ways.evict import work_lost
+from extender.ask.ways.pod import OTHER_UNITS, work_lost
 from extender.cluster.cluster import ClusterView
 from extender.decide.decisions import Decision
 from extender.objects.records import PodRecord
@@ -264,7 +263,7 @@ def cause(asked: Preemptor, nodes: JudgedNodes, ways: Sequence[Way]) -> str:
     if ways and ways[0].kind == "wait":
         return ways[0].change.removeprefix("wait ")
     gpus, reason = _gpus(asked), deciding(nodes.reasons)
-    if reason in PASSING:
+    if reason in PASSING_REASONS:
         text = next(known.text for known in REASONS.values() if known.key == reason)
         on = count(nodes.reasons[reason], "node")
         return f"{text.removeprefix('gpu-extender: ')} ({on}; it passes by itself)"
@@ -279,7 +278,7 @@ def cause(asked: Preemptor, nodes: JudgedNodes, ways: Sequence[Way]) -> str:
         return FUNNEL["unreserved"]
     stage = next((stage.stage for stage in nodes.funnel if not stage.nodes), "left")
     text = FUNNEL[stage].format(gpus=gpus, certain=_certain(asked.request))
-    return f"{text} ({counted(nodes.reasons)})" if stage == "admitted" else text
+    return f"{text} ({counted_reasons(nodes.reasons)})" if stage == "admitted" else text
 
 
 def never(cluster: ClusterView, asked: Preemptor, nodes: JudgedNodes) -> str:
@@ -288,14 +287,14 @@ def never(cluster: ClusterView, asked: Preemptor, nodes: JudgedNodes) -> str:
     if not nodes.reasons:
         return FUNNEL["seen"]
     if not nodes.codes:
-        return f"{FUNNEL['admitted']} ({counted(nodes.reasons)})"
+        return f"{FUNNEL['admitted']} ({counted_reasons(nodes.reasons)})"
     if set(nodes.codes.values()) == {TOO_FEW_GPUS.code} and len(asked.pod.gpus) == 1:
         return _too_large(cluster, asked, nodes)
     linked = f" that are certain {_certain(request)}" if request.by_position else ""
     others = [other_amount(*asked_amount) for asked_amount in request.others]
     amounts = [amount(what, asks) for what, asks in zip(("cpu", "memory"), request.amounts, strict=False) if asks]
     wants = _listed([f"{_gpus(asked)}{linked}", *amounts, *others])
-    return f"no node takes it, whatever ends there: it asks for {wants} ({counted(nodes.reasons)})"
+    return f"no node takes it, whatever ends there: it asks for {wants} ({counted_reasons(nodes.reasons)})"
 
 
 def _too_large(cluster: ClusterView, asked: Preemptor, nodes: JudgedNodes) -> str:

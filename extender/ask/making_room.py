@@ -26,8 +26,8 @@ from extender.ask.capacity import divided
 from extender.ask.machines import Fleet
 from extender.ask.suppose import SupposedCluster
 from extender.ask.text import count, no_such_node
+from extender.ask.warn import warning
 from extender.ask.whatif.drains import created_again, eviction_cost
-from extender.ask.whatif.single import warning
 from extender.cluster.cluster import ClusterView
 from extender.cluster.statements import gpus_of as indices_of
 from extender.cluster.tables import FIRST_GPU

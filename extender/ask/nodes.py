@@ -7,9 +7,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from extender.ask.admission import CORDONED, rejected, sorted_out, uncordoned
+import msgspec
+
 from extender.ask.judge import Judge
-from extender.ask.node_reasons import REPELLED, SHORT, UNREADABLE
+from extender.ask.node_reasons import REPELLED, TOO_LITTLE, UNREADABLE
+from extender.cluster.cluster import ClusterView
+from extender.cluster.dra.node_gpus import GpuAsk
+from extender.objects.nodes import PASSING
+from extender.objects.records import NodeRecord, PodRecord
+from extender.objects.selectors import Taint, untolerated
 from extender.policy import reasons, roles
 from extender.policy.contracts import Class
 from extender.policy.reasons import REASONS
@@ -21,15 +27,15 @@ MOST_NAMED: Final = 24
 UNUSABLE: Final = frozenset(reason.code for rule in (ResourceOffered, Failing) for reason in rule.reasons)
 TOO_FEW: Final = frozenset(reason.code for reason in Count.reasons)
 _UNLINKED: Final = frozenset(reason.code for rule in (Links, Nics, Hazard) for reason in rule.reasons)
-PASSING: Final = tuple(
+PASSING_REASONS: Final = tuple(
     reason.key for reason in REASONS.values() if reason.cls is Class.TRANSIENT and not reason.lasting
 )
 """Reasons that pass by themselves."""
 NOT_LINKED: Final = (reasons.LINKS_BUSY.key, reasons.LINKS_HELD.key)
 RESERVED: Final = (reasons.GPUS_RESERVED.key, reasons.HANDOVER.key)
 _NEAREST: Final = (
-    frozenset(PASSING),
-    frozenset({*SHORT, REPELLED}),
+    frozenset(PASSING_REASONS),
+    frozenset({*TOO_LITTLE, REPELLED}),
     frozenset({reasons.LINKS_BUSY.key}),
     frozenset({reasons.LINKS_HELD.key}),
     frozenset({reasons.NICS_HELD.key}),
@@ -39,7 +45,9 @@ _NEAREST: Final = (
     frozenset({reasons.GPUS_HELD.key}),
 )
 """Reasons by how little such a node lacks, the least first; all others are of machines that cannot take the pod."""
-_ORDER: Final = {key: at for at, key in enumerate((*SHORT, REPELLED, *(reason.key for reason in REASONS.values())))}
+_ORDER: Final = {
+    key: at for at, key in enumerate((*TOO_LITTLE, REPELLED, *(reason.key for reason in REASONS.values())))
+}
 
 
 class Stage(NamedTuple):
@@ -87,10 +95,10 @@ def read(judge: Judge, asked: Preemptor) -> JudgedNodes:
     rejections = _Rejections()
     cordoned: list[str] = []
     names = sorted(cluster.nodes)
-    names, others = ([], [(name, UNREADABLE) for name in names]) if pod.unread else sorted_out(pod, cluster, names)
+    names, others = ([], [(name, UNREADABLE) for name in names]) if pod.unread else admission(pod, cluster, names)
     for name, why in others:
         rejections.add(why, name)
-        if why == CORDONED and not rejected(pod, uncordoned(cluster.nodes[name])):
+        if why == CORDONED and not kept_off(pod, uncordoned(cluster.nodes[name])):
             cordoned.append(name)
     seen = len(names) + len(others)
     rows = judge.rows(names)
@@ -107,7 +115,7 @@ def read(judge: Judge, asked: Preemptor) -> JudgedNodes:
         if code:
             rejections.add(keys[code], name)
         elif short.get(name):
-            rejections.add(SHORT[short[name][0]], name)
+            rejections.add(TOO_LITTLE[short[name][0]], name)
         elif name in repelled:
             rejections.add(REPELLED, name)
     remaining = sum(not lacking and name not in repelled for name, lacking in short.items())
@@ -159,3 +167,76 @@ def _funnel(seen: int, bare: Mapping[str, int], codes: Mapping[str, int], remain
         "left": remaining,
     }
     return tuple(Stage(stage, count) for stage, count in stages.items())
+
+
+# -- which nodes admit a pod, whatever runs there
+
+CORDON: Final = Taint("node.kubernetes.io/unschedulable", "", "NoSchedule")
+CORDONED: Final = "cordoned"
+
+
+def kept_off(pod: PodRecord, node: NodeRecord) -> str:
+    """Why kube-scheduler keeps the pod off the node whatever runs there; "" when it does not."""
+    return _kept_off_by_spec(pod, node) or GpuAsk.of(pod).mismatch(node)
+
+
+def _kept_off_by_spec(pod: PodRecord, node: NodeRecord) -> str:
+    """As `rejected`, but for how the node offers its GPUs."""
+    if not (node.unschedulable or node.taints or is_choosy(pod)):
+        return ""  # so are nearly all of thousands of nodes
+    if node.unschedulable and untolerated((CORDON,), pod.tolerations) is not None:
+        return CORDONED
+    if any(node.labels.get(key) != wanted for key, wanted in pod.node_selector):
+        return "node-selector"
+    if not pod.accepts(node):
+        return "node-affinity"
+    taints = [taint for taint in node.taints if taint.key != CORDON.key or not node.unschedulable]
+    return "taint" if untolerated(taints, pod.tolerations) is not None else ""
+
+
+def admission(pod: PodRecord, cluster: ClusterView, names: list[str]) -> tuple[list[str], list[tuple[str, str]]]:
+    """(the names of the nodes that admit the pod; (name, why) of the others, as `rejected` states), in their order.
+    `names`: of nodes that exist."""
+    nodes, restricted, choosy, asked = cluster.nodes, cluster.restricted, is_choosy(pod), GpuAsk.of(pod)
+    fits = cluster.dra.fits
+    claims = fits.of(pod)
+    suspects = (
+        names if claims is not None or tells_apart(pod, cluster) else [name for name in names if name in restricted]
+    )
+    others = []
+    for name in suspects:
+        node = nodes[name]
+        why = _kept_off_by_spec(pod, node) if choosy or name in restricted else ""
+        why = why or asked.mismatch(node)
+        if claims is not None:
+            why = why or fits.rejects(node, claims)
+        if why:
+            others.append((name, why))
+    if not others:
+        return names, others
+    rejecting = {name for name, _ in others}
+    return [name for name in names if name not in rejecting], others
+
+
+def tells_apart(pod: PodRecord, cluster: ClusterView) -> bool:
+    """Whether it may be kept off nodes that are neither cordoned nor tainted."""
+    return is_choosy(pod) or bool(pod.claimed or pod.claim_node) or (bool(pod.gpus) and bool(cluster.dra.slices))
+
+
+def is_choosy(pod: PodRecord) -> bool:
+    """Whether it states anything about the labels or the name of its node."""
+    return bool(pod.node_selector) or pod.node_terms is not None
+
+
+def uncordoned(node: NodeRecord) -> NodeRecord:
+    """The node as it is once it is uncordoned: the node controller takes its taint away too."""
+    taints = tuple(taint for taint in node.taints if taint.key != CORDON.key)
+    return msgspec.structs.replace(node, unschedulable=False, taints=taints)
+
+
+def ready(node: NodeRecord) -> NodeRecord:
+    """The node without what passes: a cordon, and the taints that Kubernetes sets for conditions of nodes."""
+    if not (node.unschedulable or node.taints):
+        return node
+    taints = tuple(taint for taint in node.taints if not taint.key.startswith(PASSING))
+    return msgspec.structs.replace(node, unschedulable=False, taints=taints)

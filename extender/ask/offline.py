@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from extender.ask import gpu_notes, invalid_metadata, place
+from extender.ask import place, warn
 from extender.ask.explain import Explainer, Times
 from extender.ask.judge import over
 from extender.ask.place import QueueLook
@@ -19,7 +19,6 @@ from extender.ask.whatif.question import Question
 from extender.cluster.cluster import ClusterView
 from extender.cluster.statements import gpus_of
 from extender.decide.verbs import Verbs
-from extender.objects.advance import WantedRoom
 from extender.objects.queueing import GATE
 from extender.objects.records import Event
 from extender.queue.backfill import HeadReservation
@@ -36,24 +35,10 @@ def explain(settings: Settings, events: Iterable[Event], pod: tuple[str, str], w
     return _explainer(verbs, wall, queue).explain(record).as_json() | {"decisions": []}
 
 
-def top(settings: Settings, events: Iterable[Event], wall: float) -> dict[str, Any]:
-    """`kind: Fleet`."""
-    return _looking(settings, events, wall).fleet()
-
-
-def capacity(settings: Settings, events: Iterable[Event], wall: float) -> dict[str, Any]:
-    """`kind: Capacity`."""
-    return _looking(settings, events, wall).capacity()
-
-
-def moves(settings: Settings, events: Iterable[Event], wall: float, asked: WantedRoom) -> dict[str, Any]:
-    """`kind: Moves`. BadInput, NotFound."""
-    return _explainer(frozen_verbs(settings, events), wall, QueueLook(QueueReport())).moves(asked)
-
-
-def advice(settings: Settings, events: Iterable[Event], wall: float) -> dict[str, Any]:
-    """The advice of `capacity` alone."""
-    return _looking(settings, events, wall).advice()
+def explainer(settings: Settings, events: Iterable[Event], wall: float, *, queue: bool = True) -> Explainer:
+    """What explains the cluster. `queue`: after one look at the queue, else as if none waited in it."""
+    verbs = frozen_verbs(settings, events)
+    return _explainer(verbs, wall, place.look(over(verbs), NOW, wall) if queue else QueueLook(QueueReport()))
 
 
 def whatif(
@@ -61,7 +46,7 @@ def whatif(
 ) -> dict[str, Any]:
     """`kind: WhatIf`. `items`: the cluster's objects as they stand in the file, to find what stands there twice.
     NotFound, BadInput."""
-    warnings = [*engine.about_cluster(snapshot.cluster), *invalid_metadata.found(snapshot.cluster, items, wall)]
+    warnings = [*engine.about_cluster(snapshot.cluster), *warn.invalid_objects(snapshot.cluster, items, wall)]
     answered = engine.answer(snapshot, question, wall)
     answered.warnings = [*warnings, *(warning for warning in answered.warnings if warning not in warnings)]
     return answered.as_json()
@@ -89,12 +74,6 @@ def queue(settings: Settings, events: Iterable[Event], wall: float, only: str | 
     }
 
 
-def _looking(settings: Settings, events: Iterable[Event], wall: float) -> Explainer:
-    """What explains the cluster after one look at the queue."""
-    verbs = frozen_verbs(settings, events)
-    return _explainer(verbs, wall, place.look(over(verbs), NOW, wall))
-
-
 def _explainer(verbs: Verbs, wall: float, queue: QueueLook) -> Explainer:
     return Explainer(verbs, Times(lambda: NOW, lambda: wall), lambda: queue.report, live=False, queue=queue)
 
@@ -103,7 +82,7 @@ def _notes(cluster: ClusterView, start: GangStart) -> Iterator[dict[str, str]]:
     """Warnings of the GPUs that a gang gets."""
     pods = {pod.uid: pod for pod in start.gang.pods}
     places = [(pods[seat.uid], seat.node) for seat in start.seats]
-    return gpu_notes.of_gang(cluster, str(start.gang.ref), places)
+    return warn.several_models(cluster, str(start.gang.ref), places)
 
 
 def _start(start: GangStart) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 from ext_core import fit
 from extender.ask import node_reasons
 from extender.ask.judge import Judge
-from extender.ask.node_reasons import SHORT, UNREADABLE
+from extender.ask.node_reasons import TOO_LITTLE, UNREADABLE
 from extender.ask.nodes import deciding
 from extender.ask.text import count
 from extender.cluster.cluster import ClusterView
@@ -40,10 +40,10 @@ MEANINGS: Final[Mapping[str, str]] = {
     UNREADABLE: node_reasons.MEANINGS[UNREADABLE],
     EVICTING: "pods are being evicted for it",
     SAVING: "pods save their work before they are evicted for it",
-    SHORT[0]: "the nodes with free GPUs lack CPU",
-    SHORT[1]: "the nodes with free GPUs lack memory",
-    SHORT[2]: "the nodes with free GPUs lack pod slots",
-    SHORT[-1]: "the nodes with free GPUs lack another resource that it asks for",
+    TOO_LITTLE[0]: "the nodes with free GPUs lack CPU",
+    TOO_LITTLE[1]: "the nodes with free GPUs lack memory",
+    TOO_LITTLE[2]: "the nodes with free GPUs lack pod slots",
+    TOO_LITTLE[-1]: "the nodes with free GPUs lack another resource that it asks for",
     **{reason.key: reason.text.removeprefix("gpu-extender: ") for reason in REASONS.values()},
     TOO_FEW_GPUS.key: "no node has as many GPUs as it asks for",
     **{f"queue: {code}": text for code, text in report.MEANINGS.items()},
@@ -83,7 +83,7 @@ def by_reason(waiting: Sequence[tuple[PodRecord, Why]]) -> list[dict[str, Any]]:
     gpus: Counter[str] = Counter()
     for pod, why in waiting:
         pods[why.reason] += 1
-        gpus[why.reason] += sum(count for _, count in pod.gpus)
+        gpus[why.reason] += pod.gpu_count
     return [
         {"reason": reason, "text": MEANINGS[reason], "pods": pods[reason], "gpus": gpus[reason]}
         for reason in sorted(pods)
@@ -95,8 +95,7 @@ def by_size(waiting: Sequence[tuple[PodRecord, Why]]) -> Mapping[tuple[str, str]
     them."""
     pods: Counter[tuple[str, str]] = Counter()
     for pod, why in waiting:
-        gpus = sum(count for _, count in pod.gpus)
-        pods[why.reason, next(text for most, text in POD_SIZES if gpus <= most)] += 1
+        pods[why.reason, next(text for most, text in POD_SIZES if pod.gpu_count <= most)] += 1
     return pods
 
 
@@ -212,7 +211,7 @@ def _reason(judge: Judge, asked: Preemptor) -> str:
     if not all(short):
         return FITS
     reasons = Counter({REASONS[code].key: number for code, number in fit.counts(codes).items()})
-    reasons.update(SHORT[lacking[0]] for lacking in short)
+    reasons.update(TOO_LITTLE[lacking[0]] for lacking in short)
     return deciding(reasons) or NOT_ADMITTED
 
 

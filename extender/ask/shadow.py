@@ -13,7 +13,7 @@ from ext_core import fit, score
 from ext_core.link_sets import LinkSets
 from ext_core.rows import NodeRow
 from extender.ask.fleet import SIZES
-from extender.ask.node_reasons import SHORT
+from extender.ask.node_reasons import TOO_LITTLE
 from extender.cluster.cluster import ClusterView
 from extender.cluster.statements import gpus_of
 from extender.cluster.tables import FIRST_GPU
@@ -152,7 +152,7 @@ def compare(
         elif code := codes[rows.index(chosen)]:
             rejected = REASONS[code].key
         else:
-            rejected = "" if (lacking := short(chosen)) is None else SHORT[lacking]
+            rejected = "" if (lacking := short(chosen)) is None else TOO_LITTLE[lacking]
         passed = fit.passed(rows, codes)
         total, _ = policy.score(cluster.tables, request, passed)
         # The place in `passed` of the best row that has enough CPU, memory and pod slots.

@@ -17,9 +17,10 @@ from typing import Final
 
 import msgspec
 
+from extender.ask import machines
 from extender.ask.judge import Judge, over
 from extender.ask.text import no_such_node
-from extender.ask.ways import machines
+from extender.ask.warn import warning
 from extender.ask.whatif.question import MOST_ADDED, Added, Changes
 from extender.cluster.cluster import Cluster, ClusterView
 from extender.cluster.gpus import AWAY_SECONDS
@@ -41,11 +42,11 @@ PODS: Final = 110
 """Pod slots of an added machine: kubelet's default."""
 ROOM: Final = MOST_AMOUNT // 1024
 """CPU and memory of an added machine of which only the GPUs are known: enough for whatever it runs."""
-ASSUMED: Final = {
-    "code": "added-by-topology",
-    "message": "of the nodes added by a topology only the GPUs are known: CPU and memory count as enough, and they "
-    "have no labels but the GPU product's",
-}
+ASSUMED: Final = warning(
+    "added-by-topology",
+    "of the nodes added by a topology only the GPUs are known: CPU and memory count as enough, and they have no labels "
+    "but the GPU product's",
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,7 +57,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Until SIGTERM."""
     try:
-        from extender.node.agent import Agent, AgentOptions, Kubelet
+        from extender.node.agent import Agent, AgentOptions
+        from extender.node.kubelet_api import Kubelet
     except ImportError as error:
         raise BadInput(f"{error}: install gpu-extender[node]") from error
 

@@ -30,7 +30,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Prints what could start."""
-    answer = answer_of(options, "/debug/capacity", lambda offline, *cluster: offline.capacity(*cluster))
+    answer = answer_of(options, "/debug/capacity", lambda offline, *cluster: offline.explainer(*cluster).capacity())
     show(answer, options.output, _lines)
     return 0
 
@@ -60,10 +60,10 @@ def _lines(answer: Mapping[str, Any]) -> Iterator[Line]:
         first, *others = waiting["sentence"].split("; ")
         yield f"  {short(name)} ({about}) {first}"
         yield from (f"    {clause}" for clause in others)
-    from extender.ask.growth import sentence  # here: it loads the core
+    from extender.ask.capacity import growth_sentence  # here: it loads the core
 
     for more in answer["advice"]["nodes"]:
-        yield f"advice: {sentence(more)}"
+        yield f"advice: {growth_sentence(more)}"
 
 
 def _largest(pod: Mapping[str, Any]) -> str:

@@ -89,10 +89,8 @@ def run(options: argparse.Namespace) -> int:
     else:
         from extender.kube.lists import CHECKED_KINDS
 
-        raw, source = (
-            sources.by_api_server(lambda server: _listed(server, invalid), options.kubeconfig),
-            "the API server",
-        )
+        source = "the API server"
+        raw = sources.by_api_server(lambda server: _listed(server, invalid), options.kubeconfig)
         complete = frozenset(watched.object_kind for watched in CHECKED_KINDS)
     gpus = frozenset(resource.name for resource in settings.resources)
     events = frozen.parse(raw, gpus, source, invalid)
@@ -104,7 +102,7 @@ def run(options: argparse.Namespace) -> int:
         snapshot.cluster,
         frozen.objects(raw, source),
         wall,
-        advice=offline.advice(settings, events, wall),
+        advice=offline.explainer(settings, events, wall).advice(),
         complete=complete,
     )
     unread = decode.warnings(invalid)

@@ -111,9 +111,9 @@ def lines(decision: dict[str, Any], verbose: bool = False) -> Iterator[str]:
 
 def rejections(reasons: Mapping[str, int], before: str, verbose: bool = False) -> Iterator[str]:
     """How many nodes are rejected, by reason, the most first. `verbose`: with the keys of the reasons."""
-    from extender.ask.node_reasons import MEANINGS, most_first  # here: completion need not load it
+    from extender.ask.node_reasons import MEANINGS, by_most_nodes  # here: completion need not load it
 
-    for key, text in most_first(reasons):
+    for key, text in by_most_nodes(reasons):
         yield before + text + (f" [{key}]" if verbose and key in MEANINGS else "")
 
 

@@ -198,10 +198,10 @@ def _answer(
 
 
 def _lines(reading: Reading, fit: Fit, answer: Mapping[str, Any]) -> Iterator[Line]:
-    from extender.cli import gpu_picture  # here: JSON need not load it
+    from extender.topologies import gpu_map  # here: JSON need not load it
 
     taken = [gpu for gpu in range(reading.gpus) if gpu not in fit.free]
-    if drawn := list(gpu_picture.drawing(reading, answer["chosen"], taken)):
+    if drawn := list(gpu_map.drawing(reading, answer["chosen"], taken)):
         yield from drawn
         yield ""
     equals = len(answer["equals"])

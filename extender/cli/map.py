@@ -101,7 +101,7 @@ def _sign(gpu: Mapping[str, Any], pods: Mapping[str, str], empty: str) -> str:
 
 def _drawing(node: Node) -> Iterator[Line]:
     """Its links where they can be drawn, and every pod with its GPUs."""
-    from extender.cli.gpu_picture import picture  # here: --help need not load rich
+    from extender.topologies.gpu_map import picture  # here: --help need not load rich
 
     links = node["links"] and tuple(map(tuple, node["links"]))
     taken = {gpu["index"] for gpu in node["gpus"] if gpu["pods"]}

@@ -83,7 +83,9 @@ def run(options: argparse.Namespace) -> int:
         raise BadInput(error.message, path=f"--{error.path}") from None
     entry = _entry(options)
     page = f"/debug/plan?{urlencode(query)}"
-    answer = answer_of(options, page, lambda offline, *cluster: offline.moves(*cluster, asked), WORK_SECONDS)
+    answer = answer_of(
+        options, page, lambda offline, *cluster: offline.explainer(*cluster, queue=False).moves(asked), WORK_SECONDS
+    )
     show(answer, options.output, _lines)
     if entry is not None and answer["verdict"] != "cannot":
         _apply(options, *entry)

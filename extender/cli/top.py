@@ -27,7 +27,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Prints the fleet."""
-    answer = answer_of(options, "/debug/top", lambda offline, *cluster: offline.top(*cluster))
+    answer = answer_of(options, "/debug/top", lambda offline, *cluster: offline.explainer(*cluster).fleet())
     show(answer, options.output, _lines)
     return 0
 

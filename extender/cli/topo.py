@@ -49,16 +49,16 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _lines(reading: Reading) -> Iterator[Line]:
-    from extender.cli import gpu_picture  # here: the other outputs need not load it
+    from extender.topologies import gpu_map  # here: the other outputs need not load it
 
     yield HeaderLine(f"{count(reading.gpus, 'GPU')}, from {reading.source_format}")
     yield ""
-    yield from gpu_picture.matrix(reading)
+    yield from gpu_map.matrix(reading)
     yield ""
-    if drawn := list(gpu_picture.drawing(reading)):
+    if drawn := list(gpu_map.drawing(reading)):
         yield from drawn
         yield ""
-    yield from gpu_picture.facts(reading)
+    yield from gpu_map.facts(reading)
 
 
 def _nics(reading: Reading) -> str:

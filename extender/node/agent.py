@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from extender.errors import BadTopology, ExtenderError, Unreachable
-from extender.node import kubelet_api
 from extender.node.apiserver import ApiEndpoint, node_path, pod_path
-from extender.node.kubelet_api import HeldDevices
+from extender.node.kubelet_api import HeldDevices, Kubelet
 from extender.topologies import annotation
 from extender.topologies.annotation import RELAY, STALE
 from extender.topologies.topology import Topology
@@ -26,21 +25,6 @@ SAYS_DEVICES = (1, 36)  # from this release on kubelet's pod status names the de
 STALE_SECONDS = 120.0
 
 Switch = Literal["auto", "always", "never"]
-
-
-class Kubelet:
-    """This node's kubelet, at the socket of its PodResources."""
-
-    def __init__(self, socket: Path) -> None:
-        self.socket = socket
-
-    def held(self) -> list[HeldDevices]:
-        """What all pods of the node hold. Raises Unreachable."""
-        return kubelet_api.held(self.socket)
-
-    def healthy(self, resource: str) -> frozenset[str]:
-        """The devices of a resource that work. Raises Unreachable."""
-        return kubelet_api.healthy(self.socket).get(resource, frozenset())
 
 
 @dataclass(frozen=True, slots=True)

@@ -203,30 +203,32 @@ class HeldDevices(NamedTuple):
     devices: tuple[str, ...]  # ascending
 
 
-def held(socket: Path) -> list[HeldDevices]:
-    """What all pods hold, in a fixed order. Raises Unreachable."""
-    devices_of: dict[tuple[str, str, str, str], set[str]] = {}
-    for pod in messages(_call(socket, "List"), 1):
-        name, namespace = text(pod, 1), text(pod, 2)
-        for container in messages(pod, 3):
-            for devices in messages(container, 2):
-                key = (namespace, name, text(container, 1), text(devices, 1))
-                devices_of.setdefault(key, set()).update(texts(devices, 2))
-    return [HeldDevices(*key, tuple(sorted(ids))) for key, ids in sorted(devices_of.items()) if ids]
+class Kubelet:
+    """This node's kubelet, at the socket of its PodResources. Raises Unreachable."""
 
+    def __init__(self, socket: Path) -> None:
+        self._socket = socket
 
-def healthy(socket: Path) -> dict[str, frozenset[str]]:
-    """Resource -> devices that kubelet would hand out or has handed out. Raises Unreachable."""
-    devices_of: dict[str, set[str]] = {}
-    for devices in messages(_call(socket, "GetAllocatableResources"), 1):
-        devices_of.setdefault(text(devices, 1), set()).update(texts(devices, 2))
-    return {resource: frozenset(ids) for resource, ids in devices_of.items()}
+    def held(self) -> list[HeldDevices]:
+        """What all pods of the node hold, in a fixed order."""
+        devices_of: dict[tuple[str, str, str, str], set[str]] = {}
+        for pod in messages(self._call("List"), 1):
+            name, namespace = text(pod, 1), text(pod, 2)
+            for container in messages(pod, 3):
+                for devices in messages(container, 2):
+                    key = (namespace, name, text(container, 1), text(devices, 1))
+                    devices_of.setdefault(key, set()).update(texts(devices, 2))
+        return [HeldDevices(*key, tuple(sorted(ids))) for key, ids in sorted(devices_of.items()) if ids]
 
+    def healthy(self, resource: str) -> frozenset[str]:
+        """The devices of a resource that kubelet would hand out or has handed out."""
+        listed = messages(self._call("GetAllocatableResources"), 1)
+        return frozenset(id for devices in listed if text(devices, 1) == resource for id in texts(devices, 2))
 
-def _call(socket: Path, method: str) -> bytes:
-    try:
-        with grpc.insecure_channel(f"unix:{socket}", options=OPTIONS) as channel:
-            call: grpc.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(f"/{SERVICE}/{method}")
-            return call(b"", timeout=SECONDS)
-    except grpc.RpcError as error:
-        raise Unreachable(f"{socket}: {error.code().name}: {error.details()}") from error
+    def _call(self, method: str) -> bytes:
+        try:
+            with grpc.insecure_channel(f"unix:{self._socket}", options=OPTIONS) as channel:
+                call: grpc.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(f"/{SERVICE}/{method}")
+                return call(b"", timeout=SECONDS)
+        except grpc.RpcError as error:
+            raise Unreachable(f"{self._socket}: {error.code().name}: {error.details()}") from error

@@ -52,11 +52,9 @@ from extender.server.scheduler_probe import SchedulerProbe
 from extender.server.shadow import ShadowWatch, VerbCalls
 from extender.settings import ServerSettings, Settings, Tls
 from extender.web.debug import ZPages, debug_pages
-from extender.web.health import MOST_NAMED, Health, InvalidObjects
-from extender.web.live import Live
-from extender.web.metrics_page import MetricsPage
+from extender.web.health import MOST_NAMED, Health, InvalidObjects, MetricsPage
 from extender.web.pages import Content, Handler, Names, Pages, ServedPage, error_response, preferred
-from extender.web.site import Site, error_page
+from extender.web.site import Live, Site, error_page
 from extender.web.whatif_page import WhatIfPage
 
 log = get_log()
@@ -461,7 +459,7 @@ def show_nodes_wanted(gauge: Gauge, wanted: Mapping[str, int]) -> None:
     """How many more nodes of each GPU model the pods that wait would need.
 
     Cluster Autoscaler and Karpenter judge by counts: where we reject a node they see room, and add none. The rule is
-    that of `gpu-extender capacity` (extender.ask.growth), so the numbers agree.
+    that of `gpu-extender capacity` (extender.ask.capacity), so the numbers agree.
     """
     gauge.clear()
     for model, nodes in sorted(wanted.items(), key=lambda entry: (-entry[1], entry[0]))[:MOST_MODELS]:

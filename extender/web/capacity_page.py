@@ -7,7 +7,7 @@ from typing import Final
 
 from extender.ask.capacity import FIRST
 from extender.ask.fleet import SIZES
-from extender.web.node_pictures import picture, unlinked
+from extender.web.node_pages import picture, unlinked
 from extender.web.pages import JSON, Content, Query
 
 MOST: Final = 200

@@ -1,23 +1,28 @@
-"""/debug/decisions: the latest decisions, newest first. Names and sentences are put in when the page is asked for."""
+"""The latest decisions, newest first: /debug/decisions, and the views of decisions and of preemptions. Names and
+sentences are put in when a page is asked for."""
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import orjson
 
 from ext_core import runs
+from extender.ask.pending import saves_until
 from extender.cluster.cluster import ClusterView
 from extender.cluster.statements import gpus_of
-from extender.decide.decisions import LEFT_OUT, Decision
+from extender.decide.decisions import LEFT_OUT, VERBS, Decision
 from extender.errors import BadRequest
 from extender.policy.contracts import PodRequest
 from extender.policy.reasons import NODE_FAILING, NODE_FAILING_NAMESPACE, REASONS, UNKNOWN_NODE, texts
 from extender.policy.scorers import Price
-from extender.web.pages import Content, Query, pod_of
+from extender.queue.report import first_names
+from extender.reservations.reservations import Reservation
+from extender.web.node_pages import before_and_after, one_of, victims_of
+from extender.web.pages import JSON, Content, Query, pod_of
 
 DECISION_BYTES: Final = 32 << 20
 """Of one answer of /debug/decisions; what does not fit is left out, and counted."""
@@ -194,3 +199,120 @@ def _by_dra(cluster: ClusterView, name: str, row: int, request: PodRequest) -> b
     devices = cluster.nodes[name].devices
     served = bool(devices is not None and devices.gpus and not devices.plugin[0])
     return served or any(alloc[resource] == 0 for resource, _ in request.gpus)
+
+
+# -- the views of the page: the timeline of decisions, and the preemptions with their cost
+
+MOST_LINES: Final = 200
+"""Decisions that a view shows."""
+DRAWN: Final = 10
+"""Preemptions that are drawn."""
+MOST_NAMED: Final = 3
+"""Victims that the words of a plan name."""
+
+
+def decision_line(decision: Decision, cluster: ClusterView) -> JSON:
+    """One decision in a line; `node`: of bind and preempt the answered one, else the best one. Its nodes are in
+    /debug/decisions."""
+    request, detail, best = decision.request, decision.detail, decision.scored.best
+    node = detail.get("node") or (cluster.rows.name_at(best[0], decision.generation) if best else None)
+    return {
+        "at": round(decision.at, 3),
+        "verb": decision.verb,
+        "pod": f"{request.namespace}/{request.name}",
+        "result": decision.result,
+        "error": decision.error or None,
+        "candidates": decision.candidates,
+        "feasible": decision.feasible,
+        "answered": decision.answered,
+        "milliseconds": round(sum(decision.stages_us.values()) / 1e3, 3),
+        "node": node,
+        **{key: detail.get(key) for key in ("victims", "cost", "certificate", "gang")},
+    }
+
+
+def about_pod(decisions: Iterable[Decision], uid: str) -> Iterator[Decision]:
+    """Those about one pod, or with it as a victim, in their order."""
+    return (decision for decision in decisions if decision.request.uid == uid or decision.evicts(uid))
+
+
+def decisions_view(content: Content, query: Query) -> JSON:
+    """`?verb=`: of one verb. The latest decisions, newest first. BadRequest."""
+    verb = one_of(query, "verb", VERBS) if query.get("verb") else ""
+    return {"verb": verb, **_latest_lines(content, "decisions", lambda decision: verb in ("", decision.verb))}
+
+
+def preemption_plans(preemption: Mapping[str, Any]) -> list[JSON]:
+    """What was answered, and its runner-up where there is one: `what` in words, and the `cost` by term. `preemption`:
+    as `entry` has it, with a cost."""
+    first = " once it has saved its work" if preemption["result"] == "asking" else ""
+    runner_up = (preemption["certificate"] or {}).get("runner_up")
+    known = [(preemption, "chosen", first), (runner_up, "runner-up", "")]
+    return [
+        {"what": f"{what}: evict {_named_victims(plan['victims'])}{_place(plan)}{saved}", "cost": plan["cost"]}
+        for plan, what, saved in known
+        if plan and plan["cost"]
+    ]
+
+
+def _place(plan: Mapping[str, Any]) -> str:
+    domain = plan.get("domain")
+    place = plan.get("node") or (f"{domain['level']} {domain['value']}" if domain else "")
+    return f" on {place}" if place else ""
+
+
+def _named_victims(stated: Sequence[Mapping[str, Any] | str]) -> str:
+    names = [pod if isinstance(pod, str) else f"{pod['namespace']}/{pod['name']}" for pod in stated]
+    return first_names(names, MOST_NAMED)
+
+
+def preemptions_view(content: Content, query: Query) -> JSON:
+    """The latest answers that evict pods, newest first, each with its `plans`, the first with `pictures` of the node
+    before and after; then the reservations that stand, and whose pods ignore requests to save."""
+    verbs = content.verbs
+    now, wall = content.times.monotonic(), content.times.wall()
+    standing = islice(verbs.reservations.current(now), MOST_LINES)
+    latest = _latest_lines(content, "preemptions", lambda decision: bool(decision.detail.get("victims")))
+    for place, preemption in enumerate(latest["preemptions"]):
+        preemption["plans"] = preemption_plans(preemption) if preemption["cost"] else []
+        preemption["pictures"] = _pictures(content, preemption) if place < DRAWN else []
+    return {
+        **latest,
+        "reservations": [
+            _reservation_line(reservation, verbs.cluster)
+            | {"saving_until": saves_until(verbs.cluster, reservation, now, wall)}
+            for reservation in standing
+        ],
+        **content.explainer.ignoring(),
+    }
+
+
+def _pictures(content: Content, preemption: Mapping[str, Any]) -> list[JSON]:
+    """Its node before and after; none where the victims are on several nodes, or their names are not kept."""
+    evicted = victims_of(preemption["victims"])
+    if not preemption["node"] or not evicted:
+        return []
+    pod = content.verbs.cluster.pod(*preemption["pod"].split("/"))
+    waits = pod is not None and not pod.node and not pod.finished
+    uids = {victim.uid for victim in evicted}
+    gpus = content.explainer.gpus_after(pod, preemption["node"], uids) if pod is not None and waits else ()
+    return before_and_after(content, preemption["node"], evicted, {preemption["pod"]: gpus})
+
+
+def _latest_lines(content: Content, name: str, which: Callable[[Decision], bool]) -> JSON:
+    """The first MOST of those, and how many are left out."""
+    chosen = list(filter(which, content.verbs.decisions.latest()))
+    entries = [decision_line(decision, content.verbs.cluster) for decision in chosen[:MOST_LINES]]
+    return {name: entries, f"{name}_left_out": max(0, len(chosen) - MOST_LINES)}
+
+
+def _reservation_line(reservation: Reservation, cluster: ClusterView) -> JSON:
+    remaining = [pod for uid in reservation.victims if (pod := cluster.pods.get(uid)) is not None]
+    return {
+        "id": reservation.id,
+        "pod": reservation.pod or None,
+        "node": reservation.node,
+        "priority": reservation.priority,
+        "victims": len(reservation.victims),
+        "victims_left": [f"{pod.namespace}/{pod.name}" for pod in remaining],
+    }

@@ -8,18 +8,27 @@ what a filter does not narrow state that.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from extender.ask.fleet import Trend
+from extender.ask.fleet import Trend, stock
+from extender.ask.judge import over
 from extender.cluster.cluster import ClusterView
 from extender.cluster.nodes import model_of
 from extender.objects.records import PodRecord
 from extender.queue.report import Why
-from extender.web.node_pages import HOLDERS, Holders, gpu_namespaces, maps_of, one_of, page_of
+from extender.web.node_pages import (
+    HOLDERS,
+    LEVELS,
+    Groups,
+    Holders,
+    gpu_namespaces,
+    maps_of,
+    one_of,
+    page_of,
+)
 from extender.web.pages import JSON, Content, Query
 from extender.web.queue_page import pods_view
-from extender.web.racks import LEVELS, Groups, Rack, racks
 
 GROUPS_PER_PAGE: Final = 50
 """Racks that are listed at once."""
@@ -33,6 +42,8 @@ MOST_FOUND: Final = 20
 """Nodes, and pods, that a search names."""
 MOST_CHOICES: Final = 200
 """Names that a filter offers; others may be typed."""
+SUMMED: Final = ("gpus", "held_gpus", "reserved_gpus", "free_gpus", "closed_gpus", "unhealthy_gpus")
+"""What the cell of a rack has of those of its nodes."""
 
 
 class NodeFilter(NamedTuple):
@@ -68,10 +79,8 @@ def fleet_view(content: Content, query: Query) -> JSON:
     holders, drawn = Holders(cluster, kind), []
     if sum(len(rack.nodes) for rack in groups) <= FEW_NODES:
         drawn = [maps_of(content, [node.name for node in rack.nodes], holders) for rack in shown]
-    held, matches = (
-        _held(cluster, namespace, groups),
-        _matches(cluster, query.get("find", "").strip(), names, namespace),
-    )
+    held = _held(cluster, namespace, groups)
+    matches = _matches(cluster, query.get("find", "").strip(), names, namespace)
     return {
         "warnings": fleet["warnings"],
         "by": level,
@@ -115,7 +124,7 @@ def _summary(models: Sequence[Mapping[str, Any]], waiting: Sequence[tuple[PodRec
         "whole_nodes": sum(model["whole_nodes"] for model in models),
         "largest_linked_set": max((part["gpus"] for model in models for part in model["linked_sets"]), default=0),
         "waiting_pods": len(waiting),
-        "waiting_gpus": sum(number for pod, _ in waiting for _, number in pod.gpus),
+        "waiting_gpus": sum(pod.gpu_count for pod, _ in waiting),
         "oldest_wait_seconds": max(0.0, wall - min(created)) if created else None,
     }
 
@@ -177,7 +186,8 @@ def _of_namespace(groups: Sequence[Rack], held: Counter[str] | None) -> JSON:
     none is asked for."""
     if held is None:
         return {"namespace_gpus": None, "namespace_percent": None, "namespace_gpus_of_closed_nodes": None}
-    nodes, gpus = [node for rack in groups for node in rack.nodes], sum(rack.gpus for rack in groups)
+    nodes = [node for rack in groups for node in rack.nodes]
+    gpus = sum(node.gpus for node in nodes if not node.closed)
     closed, own = (sum(held[node.name] for node in nodes if node.closed is state) for state in (True, False))
     percent = round(100 * own / gpus) if gpus else 0
     return {"namespace_gpus": own, "namespace_percent": percent, "namespace_gpus_of_closed_nodes": closed}
@@ -210,3 +220,93 @@ def _trend(trend: Trend) -> JSON:
     """The last hours, the oldest point first. `since`: None before the first look."""
     points = trend.points
     return {"since": points[0].at if points else None, "points": [point._asdict() for point in points]}
+
+
+# -- nodes by rack or another group: how many GPUs are held, reserved, free or lost
+
+
+class NodeUse(NamedTuple):
+    """What there is on one node, in units of its resource. `free`: neither held nor reserved."""
+
+    name: str
+    gpus: int
+    held: int
+    reserved: int
+    free: int
+    unhealthy: int
+    closed: bool
+    """Whether it takes no pods."""
+
+    def as_json(self) -> JSON:
+        """The cell of the node in a map; as that of a rack."""
+        return {
+            "name": self.name,
+            "gpus": self.gpus,
+            "held_gpus": self.held,
+            "reserved_gpus": self.reserved,
+            "free_gpus": 0 if self.closed else self.free,
+            "closed_gpus": self.free if self.closed else 0,
+            "unhealthy_gpus": self.unhealthy,
+            "takes_pods": not self.closed,
+        }
+
+
+class Rack(NamedTuple):
+    """What there is in one group of nodes. GPUs are counted in units of their resource."""
+
+    name: str
+    nodes: list[NodeUse]
+
+    @property
+    def open(self) -> list[NodeUse]:
+        """The nodes that take pods."""
+        return [node for node in self.nodes if not node.closed]
+
+    def cell(self) -> JSON:
+        """The cell of all its nodes in a map: also of those that take no pods."""
+        cells = [node.as_json() for node in self.nodes]
+        sums = {field: sum(cell[field] for cell in cells) for field in SUMMED}
+        return {"name": self.name, **sums, "takes_pods": bool(self.open), "nodes": len(cells)}
+
+    def as_json(self) -> JSON:
+        """The JSON form, as that of a model: over the nodes that take pods, with `closed`: what the others have, but
+        for unhealthy GPUs, which are those of all. `free_gpus`: neither held nor reserved."""
+        nodes, closed = self.open, [node for node in self.nodes if node.closed]
+        by_free = Counter(node.free for node in nodes)
+        return {
+            "name": self.name,
+            "nodes": len(nodes),
+            "gpus": sum(node.gpus for node in nodes),
+            "held_gpus": sum(node.held for node in nodes),
+            "reserved_gpus": sum(node.reserved for node in nodes),
+            "free_gpus": sum(node.free for node in nodes),
+            "closed": {
+                "nodes": len(closed),
+                "gpus": sum(node.gpus for node in closed),
+                "free_gpus": sum(node.free for node in closed),
+            },
+            "unhealthy_gpus": sum(node.unhealthy for node in self.nodes),
+            "whole_nodes": sum(node.free == node.gpus > 0 for node in nodes),
+            "nodes_by_free_gpus": [{"free_gpus": free, "nodes": by_free[free]} for free in sorted(by_free)],
+        }
+
+
+def racks(content: Content, level: str, names: Iterable[str] | None = None) -> list[Rack]:
+    """Each group of nodes that offer GPUs, by name. `names`: of nodes, None: all."""
+    cluster = content.verbs.cluster
+    groups, by_group = Groups(cluster, level), dict[str, Rack]()
+    offering = [
+        node
+        for name in sorted(cluster.gpus.topologies if names is None else names)
+        if (node := cluster.nodes.get(name)) is not None and any(node.gpus.values()) and cluster.row(name) >= 0
+    ]
+    rows = cluster.rows.index.rows([node.name for node in offering])
+    gpus, held, reserved, free, _, _ = stock(over(content.verbs), content.times.monotonic(), rows)
+    topologies, healthy_of, restricted = cluster.gpus.topologies, cluster.tables.nodes.healthy_of, cluster.restricted
+    for at, (node, row) in enumerate(zip(offering, rows, strict=True)):
+        name, group = node.name, groups.of(node)
+        broken = max(0, topologies[name].gpus - healthy_of(row).bit_count())
+        closed = name in restricted and bool(node.closed)
+        use = NodeUse(name, gpus[at], held[at], reserved[at], free[at], broken, closed)
+        by_group.setdefault(group, Rack(group, [])).nodes.append(use)
+    return [by_group[name] for name in sorted(by_group)]

@@ -1,11 +1,13 @@
-"""Which pod holds which GPUs: of one group of nodes, and of one node with how each holding is known."""
+"""Which pod holds which GPUs: of one group of nodes, of one node with how each holding is known, and in pictures of one
+node before and after an answer."""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, Final, get_args
+from typing import Any, Final, NamedTuple, get_args
 
 from extender.ask.fleet import stock
 from extender.ask.judge import Judge, over
@@ -13,12 +15,16 @@ from extender.ask.pending import pods_that_wait
 from extender.ask.text import no_such_node
 from extender.cluster.cluster import ClusterView
 from extender.cluster.dump import node_map
+from extender.cluster.nodes import model_of
+from extender.cluster.statements import gpus_of
+from extender.cluster.tables import FIRST_GPU
 from extender.errors import BadRequest, NotFound
 from extender.objects.nodes import DeviceState
 from extender.objects.queueing import queue_of
+from extender.objects.records import NodeRecord
+from extender.queue.levels import keys_of
 from extender.reservations.claims import NONE
 from extender.web.pages import JSON, Content, Query
-from extender.web.racks import LEVELS, Groups, reserved
 
 HOLDERS: Final = ("pod", "gang", "queue")
 """What one letter of a map stands for."""
@@ -133,7 +139,7 @@ def maps_of(content: Content, names: Sequence[str], holders: Holders) -> list[JS
 
 def _maps(content: Content, names: Iterable[str], without: frozenset[str] = NONE) -> Iterator[JSON]:
     """As `stocked`, with what is `reserved` there. `without`: uids of pods for which nothing counts as reserved."""
-    by_node = reserved(content, without)
+    by_node = reserved_by_node(content, without)
     for view in stocked(over(content.verbs), content.times.monotonic(), names, without):
         yield view | {"reserved": by_node.get(view["node"], [])}
 
@@ -269,3 +275,205 @@ def node_maps(judge: Judge, now: float, only: str | None = None, rack: str | Non
     names = [name for name, of_node in racks_by_name.items() if rack in (None, of_node)]
     maps = [shown | {"rack": racks_by_name[shown["node"]]} for shown in stocked(judge, now, names)]
     return {"apiVersion": "gpu-extender.io/v1", "kind": "Map", "warnings": [], "nodes": maps}
+
+
+# -- groups of nodes, and what is reserved on each
+
+RESERVED_BY: Final = {
+    "seat": "a seat of the queue",
+    "reservation": "an eviction makes room for it",
+    "nomination": "kube-scheduler nominated the node",
+    "assumed": "placed here, not bound yet",
+}
+"""What the words mean by which GPUs are reserved."""
+LEVELS: Final = ("rack", "clique", "block", "zone", "model")
+"""What nodes are grouped by."""
+Reserved = Mapping[str, list[JSON]]
+"""GPUs that are kept for pods that are not on their nodes yet: seats of the queue, reservations, assumed pods."""
+
+
+class Groups:
+    """Which group each node is in. `level`: one of LEVELS."""
+
+    def __init__(self, cluster: ClusterView, level: str) -> None:
+        settings = cluster.settings
+        self.level = level
+        self._keys = settings.mix.model_labels if level == "model" else keys_of(level, settings.topology_levels)
+
+    def of(self, node: NodeRecord) -> str:
+        """The node's group, "" where it states none."""
+        if self.level == "model":
+            return model_of(node, self._keys)
+        labels = node.labels
+        for key in self._keys:
+            if label := labels.get(key):
+                return label
+        return ""
+
+
+def reserved_by_node(content: Content, without: Collection[str] = ()) -> Reserved:
+    """By node: for which pod, how many GPUs, which (None: not known), and by what. A pod counts once. `without`: uids
+    of pods that are left out."""
+    claims, cluster = content.verbs.claims, content.verbs.cluster
+    now = content.times.monotonic()
+    reserved_by_node: dict[str, list[JSON]] = {}
+    seen = set(without)
+
+    def add(uid: str, node: str, amounts: tuple[int, ...], gpus: int, by: str) -> None:
+        pod = cluster.pods.get(uid)
+        count = sum(amounts[FIRST_GPU:])
+        if uid in seen or not count or (pod is not None and pod.node):
+            return
+        seen.add(uid)
+        name = None if pod is None else f"{pod.namespace}/{pod.name}"
+        indices = list(gpus_of(gpus)) if gpus else None
+        reserved_by_node.setdefault(node, []).append({"pod": name, "by": by, "count": count, "gpus": indices})
+
+    for seat in list(claims.seats):
+        add(seat.uid, seat.node, seat.amounts, seat.gpus, "seat")
+    for reservation in claims.reservations.current(now):
+        add(reservation.uid, reservation.node, reservation.amounts, 0, "reservation")
+    for uid, node in cluster.placements.nominated.items():
+        pod = cluster.pods[uid]
+        add(uid, node, cluster.amounts(pod), claims.planned(pod, node), "nomination")
+    for held in claims.assumed.current(now):
+        add(held.uid, held.node, held.amounts, held.gpus, "assumed")
+    return reserved_by_node
+
+
+# -- pictures of one node for an answer: which GPUs are chosen, which are held by victims, which free ones lack a link
+#
+# A picture has `caption`, what is to be seen; `node`: as `NodeMap` has it; `marks`: of each GPU "chosen", "victim" or
+# None; `lacking`: pairs of free GPUs without a link between them, where that is why the pod waits.
+
+MOST_NODES: Final = 12
+"""Nodes of an answer that are drawn."""
+COPY: Final = re.compile(r"-copy-\d+$")
+"""The end of the name of a node that a what-if adds, like the one before it."""
+
+
+class Victim(NamedTuple):
+    """A pod that is or was to be evicted."""
+
+    pod: str
+    """namespace/name."""
+    uid: str
+    gpus: Sequence[int]
+    """Indices; empty where they are not known."""
+
+
+def victims_of(stated: Iterable[Mapping[str, Any] | str]) -> list[Victim]:
+    """As a decision or a way out states them; an earlier plan that still stands has their uids alone."""
+    return [
+        Victim(f"{pod['namespace']}/{pod['name']}", pod["uid"], pod["gpus"] or ())
+        for pod in stated
+        if not isinstance(pod, str)
+    ]
+
+
+def picture(content: Content, name: str, caption: str, chosen: Collection[int] = ()) -> JSON | None:
+    """The node as it is now; None: there is no such node, or it offers no GPUs."""
+    drawn = drawing(content, name)
+    return None if drawn is None else _picture(caption, drawn[0], chosen)
+
+
+def unlinked(content: Content, name: str) -> JSON | None:
+    """The node as it is now, with the pairs of free GPUs that no link connects. None as for `picture`."""
+    drawn = drawing(content, name)
+    if drawn is None:
+        return None
+    node, _ = drawn
+    free = [gpu["index"] for gpu in node["gpus"] if gpu["state"] == "free"]
+    links = node["links"] if node["link_scope"] == "pair" else None
+    pairs = [[a, b] for a in free for b in free if a < b and links is not None and not links[a][b]]
+    return _picture("", node, ()) | {"lacking": pairs}
+
+
+def before_and_after(
+    content: Content, name: str, evicted: Sequence[Victim], takers: Mapping[str, Collection[int]]
+) -> list[JSON]:
+    """The node before an eviction and after it, the other pods as they are now; empty: as None of `picture`. `takers`:
+    by name, the pods that take their place, each with its GPUs, empty where they are not known. What is reserved for
+    them counts before the eviction alone."""
+    now, drawn = drawing(content, name), drawing(content, name, takers)
+    if now is None or drawn is None:
+        return []
+    node, holders = drawn
+    names = {victim.pod for victim in evicted}
+    holder_of = {gpu: victim.pod for victim in evicted for gpu in victim.gpus}
+    before, after, lost = list[JSON](), list[JSON](), list[int]()
+    taken = {gpu: pod for pod, gpus in takers.items() for gpu in gpus}
+    for gpu, reserved in zip(node["gpus"], now[0]["gpus"], strict=True):
+        index, on = gpu["index"], [pod["pod"] for pod in gpu["pods"]]
+        victim = next((pod for pod in on if pod in names), holder_of.get(index))
+        taker = next((pod for pod in on if pod in takers), taken.get(index))
+        free = gpu | FREE_GPU
+        if victim is None:
+            before.append(free if taker in on else gpu | {"state": reserved["state"]})
+        else:
+            lost.append(index)
+            before.append(gpu | {"state": "held"} if victim in on else _as_held(gpu, victim, holders))
+        if taker is None:
+            after.append(gpu if victim is None else free)
+        else:
+            taken[index] = taker
+            after.append(_as_held(gpu, taker, holders))
+    kept = {key: now[0][key] for key in ("reserved", "reserved_gpus")}
+    first = _picture("before", node | kept | {"gpus": before}, ())
+    first["marks"] = ["victim" if gpu["index"] in lost else None for gpu in before]
+    return [first, _picture("after", node | {"gpus": after}, taken)]
+
+
+FREE_GPU: Final[JSON] = {"state": "free", "pods": [], **NO_HOLDER}
+
+
+def _as_held(gpu: JSON, pod: str, holders: Holders) -> JSON:
+    """The GPU as one that the pod holds, or would hold."""
+    pods = [{"pod": pod, "priority": None, "terminating": False, "how": "planned"}]
+    return gpu | {"state": "held", "pods": pods, **holders.of(pod)}
+
+
+def after_what_if(content: Content, answer: Mapping[str, Any]) -> list[JSON]:
+    """The first MOST_NODES nodes that an answer of what-if changes: `node`, the `pods` that are placed there, each with
+    its GPUs, and `pictures`. Pods that are evicted, or that a drain moves, leave the node that they are on."""
+    cluster = content.verbs.cluster
+    placed, leaving = dict[str, list[JSON]](), dict[str, list[Victim]]()
+
+    def leaves(name: str, uid: str) -> None:
+        pod = cluster.pods.get(uid)
+        if pod is not None and pod.node and all(victim.uid != uid for victim in leaving.get(pod.node, ())):
+            leaving.setdefault(pod.node, []).append(Victim(name, uid, ()))
+
+    for shown in answer["results"]:
+        pod = shown["pod"]
+        name = f"{pod['namespace']}/{pod['name']}"
+        leaves(name, pod["uid"])
+        if shown["node"] and shown["gpus"]:
+            placed.setdefault(shown["node"], []).append({"pod": name, "gpus": shown["gpus"]})
+    for shown in (*answer["results"], *answer["groups"]):
+        for victim in victims_of(shown["victims"] or ()):
+            leaves(victim.pod, victim.uid)
+    nodes = list(dict.fromkeys([*leaving, *placed]))[:MOST_NODES]
+    drawn = ((node, placed.get(node, []), leaving.get(node, [])) for node in nodes)
+    changed = [
+        {"node": node, "pods": pods, "pictures": _pictures_of(content, node, pods, gone)} for node, pods, gone in drawn
+    ]
+    return [shown for shown in changed if shown["pictures"]]
+
+
+def _pictures_of(content: Content, name: str, pods: Sequence[JSON], leaving: Sequence[Victim]) -> list[JSON]:
+    takers = {pod["pod"]: pod["gpus"] for pod in pods}
+    if name in content.verbs.cluster.nodes:
+        return before_and_after(content, name, leaving, takers)[0 if leaving else 1 :]
+    drawn = drawing(content, COPY.sub("", name))  # a node that the question adds is as the one that it is like
+    if drawn is None:
+        return []
+    node, holders = drawn
+    taken = {gpu: pod for pod, gpus in takers.items() for gpu in gpus}
+    gpus = [_as_held(gpu, pod, holders) if (pod := taken.get(gpu["index"])) else gpu | FREE_GPU for gpu in node["gpus"]]
+    return [_picture("", node | {"node": name, "gpus": gpus}, taken)]
+
+
+def _picture(caption: str, node: JSON, chosen: Collection[int]) -> JSON:
+    marks = ["chosen" if gpu["index"] in chosen else None for gpu in node["gpus"]]
+    return {"caption": caption, "node": node, "marks": marks, "lacking": []}

@@ -16,8 +16,8 @@ from extender.errors import NotFound
 from extender.objects.records import PodRecord
 from extender.objects.save_request import requested
 from extender.web import decisions_page
-from extender.web.history import entry, of_pod, plans
-from extender.web.node_pictures import Victim, before_and_after, picture, unlinked, victims
+from extender.web.decisions_page import about_pod, decision_line, preemption_plans
+from extender.web.node_pages import Victim, before_and_after, picture, unlinked, victims_of
 from extender.web.pages import JSON, Content, Query, pod_of
 
 SHOWN: Final = 10
@@ -85,7 +85,10 @@ def pod_view(content: Content, query: Query) -> JSON:
     except NotFound as error:
         return _ended(content, *name, error)
     shown = explainer.explain(pod)
-    latest = [entry(decision, verbs.cluster) for decision in islice(of_pod(verbs.decisions.latest(), pod.uid), SHOWN)]
+    latest = [
+        decision_line(decision, verbs.cluster)
+        for decision in islice(about_pod(verbs.decisions.latest(), pod.uid), SHOWN)
+    ]
     answer = shown.as_json()
     asked = next((decision for decision in latest if decision["verb"] == "preempt" and decision["cost"]), None)
     return answer | {
@@ -96,7 +99,7 @@ def pod_view(content: Content, query: Query) -> JSON:
         "drawings": _drawings(content, pod, answer),
         "nodes_by_reason": {key: list(names) for key, names in sorted(shown.rejected.items())},
         "scores": [_score(ranked) for ranked in shown.best],
-        "evictions": plans(asked) if asked else _ways(answer["ways_out"]),
+        "evictions": preemption_plans(asked) if asked else _ways(answer["ways_out"]),
         "preemptor": asked["pod"] if asked else None,
         "save_request": _save_request(content, pod),
         "decisions": latest,
@@ -142,7 +145,7 @@ def _drawings(content: Content, pod: PodRecord, answer: Mapping[str, Any]) -> li
         spec = ways[kind]["spec"] if kind in ways else {}
         if "node" not in spec:
             continue
-        evicted = victims(spec["victims"]) if kind == "evict" else _awaited(spec["for"])
+        evicted = victims_of(spec["victims"]) if kind == "evict" else _awaited(spec["for"])
         if evicted:
             after = content.explainer.gpus_after(pod, spec["node"], {victim.uid for victim in evicted})
             drawings += _drawn(
@@ -198,7 +201,7 @@ def _ended(content: Content, namespace: str, name: str, error: NotFound) -> JSON
         gpus, uid, priority = dict(pod.gpus), pod.uid, pod.priority
     elif about:
         gpus, uid, priority = _recorded(about[0], namespace, name, verbs.cluster.resources)
-        about = list(of_pod(about, uid))
+        about = list(about_pod(about, uid))
     else:
         raise error
     bound = next((decision for decision in about if decision.verb == "bind" and decision.result == "bound"), None)
@@ -214,7 +217,7 @@ def _ended(content: Content, namespace: str, name: str, error: NotFound) -> JSON
         "gpus": held or None,
         "gpus_asked": gpus,
         "drawings": _drawn("was", node, [picture(content, node, "", held or ())]) if known and node else [],
-        "decisions": [entry(decision, verbs.cluster) for decision in about[:SHOWN]],
+        "decisions": [decision_line(decision, verbs.cluster) for decision in about[:SHOWN]],
     }
 
 

@@ -22,8 +22,8 @@ from extender.queue.gang_runs import seated, stated
 from extender.queue.report import QueueLeader, QueueReport, Why, first_names, not_the_leader
 from extender.reservations.claims import Claims
 from extender.reservations.seats import Seat
+from extender.web.node_pages import Groups
 from extender.web.pages import JSON, Content, Query
-from extender.web.racks import Groups
 
 MOST: Final = 200
 """Pods, or gangs, that a view shows."""

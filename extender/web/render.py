@@ -21,7 +21,7 @@ from urllib.parse import urlencode
 from jinja2 import Environment, FileSystemBytecodeCache, FileSystemLoader, StrictUndefined, Template, pass_context
 from jinja2.runtime import Context
 
-from extender.ask import growth, node_reasons, pending
+from extender.ask import capacity, node_reasons, pending
 from extender.ask.explanation import BETTER
 from extender.ask.text import (
     HOW,
@@ -42,8 +42,7 @@ from extender.policy.labels import label
 from extender.queue.levels import short_names
 from extender.times import rfc3339, time_of_day
 from extender.web import drawing
-from extender.web.node_pages import HUES
-from extender.web.racks import RESERVED_BY
+from extender.web.node_pages import HUES, RESERVED_BY
 
 POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
@@ -111,7 +110,7 @@ def templates() -> Mapping[str, Template]:
         "percent": drawing.percent,
         "shade": drawing.shade,
         "ticks": drawing.ticks,
-        "machines_text": growth.sentence,
+        "machines_text": capacity.growth_sentence,
         "verbs": VERBS,
         "switched": drawing.switched,
         "widths": drawing.widths,

@@ -27,7 +27,7 @@ from extender.decide.verbs import Verbs
 from extender.errors import BadInput, BadRequest, BodyTooLarge, BodyTooLate, Busy, ExtenderError, NotReady
 from extender.objects import yaml_documents
 from extender.queue.report import QueueReport
-from extender.web import node_pages, node_pictures, render
+from extender.web import node_pages, render
 from extender.web.pages import JSON, Content, Names, Pages, Query, ServedPage, not_known, preferred, refused
 from extender.web.render import HEADERS, HTML_TYPE
 
@@ -105,7 +105,7 @@ def html(content: Content, text: bytes) -> Iterator[bytes]:
         text = orjson.dumps({"error": {"code": "too-large", "path": "", "message": TOO_LARGE}})
     answer = orjson.loads(text)
     grouped = {f"{pod['namespace']}/{pod['name']}" for group in answer.get("groups", ()) for pod in group["pods"]}
-    changed = [] if "error" in answer else node_pictures.after_what_if(content, answer)
+    changed = [] if "error" in answer else node_pages.after_what_if(content, answer)
     model = {"error": answer.get("error"), "answer": answer, "grouped": grouped, "changed": changed}
     return iter((render.html(TEMPLATE, model | {"has_page": node_pages.has_page(content)}),))
 

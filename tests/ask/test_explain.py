@@ -8,7 +8,7 @@ import pytest
 
 from extender.act.reservations import ReservationStore
 from extender.ask.ways import Way
-from extender.ask.ways.request import most_gpus
+from extender.ask.ways.pod import most_gpus
 from extender.reservations.reservations import Reservation
 from extender.settings import Settings
 from tests.ask.asking import explained, page

@@ -33,7 +33,7 @@ def read(*items: JSON) -> list[Event]:
 
 def plan(*items: JSON, settings: Settings | None = None, **query: str) -> JSON:
     asked = WantedRoom.of({name.rstrip("_").replace("_", "-"): text for name, text in query.items()})
-    return offline.moves(settings or Settings(), read(*items), WALL, asked)
+    return offline.explainer(settings or Settings(), read(*items), WALL, queue=False).moves(asked)
 
 
 def moves(answer: JSON) -> list[tuple[str, str, str]]:
@@ -211,7 +211,7 @@ def test_what_does_not_exist() -> None:
         WantedRoom(1, 4, priority_class="none"),
     ):
         with pytest.raises(BadInput):
-            offline.moves(Settings(), read(node("n0")), WALL, asked)
+            offline.explainer(Settings(), read(node("n0")), WALL, queue=False).moves(asked)
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

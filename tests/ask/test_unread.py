@@ -55,9 +55,9 @@ def test_each_question_has_the_answer_of_filter(field: str) -> None:
     whatif = offline.whatif(SupposedCluster.of(SETTINGS, cluster), Question(named=(("default", "p"),)), WALL)
     assert (whatif["results"][0]["verdict"], whatif["results"][0]["reasons"]) == ("cannot", {"not-judged": 2})
     assert shown["why"]["text"] in [warning["message"] for warning in whatif["warnings"]]
-    waiting = offline.top(SETTINGS, cluster, WALL)["waiting"]
+    waiting = offline.explainer(SETTINGS, cluster, WALL).fleet()["waiting"]
     assert {row["reason"]: row["pods"] for row in waiting} == {FITS: 1, "not-judged": 1}
-    first = {row["pod"]: row for row in offline.capacity(SETTINGS, cluster, WALL)["unblock"]}["default/p"]
+    first = {row["pod"]: row for row in offline.explainer(SETTINGS, cluster, WALL).capacity()["unblock"]}["default/p"]
     assert (first["verdict"], first["sentence"]) == ("never", shown["sentence"])
     on_page = {row["pod"]: (row["reason"], row["text"]) for row in data(world, "/waiting")["pods"]}
     assert on_page["default/p"] == ("not-judged", shown["why"]["text"])
@@ -109,9 +109,9 @@ def test_a_gang_with_such_a_pod_is_not_placed() -> None:
 def test_no_machine_is_advised_for_such_a_pod() -> None:
     cluster = read([workload(f"full-{node}", 8, node=node) for node in ("m", "n")])
     waits = events([{"kind": "Pod"} | workload("p", 2, spec=MORE["tolerations"])])
-    assert offline.advice(SETTINGS, [*cluster, *waits], WALL)["nodes"] == []
+    assert offline.explainer(SETTINGS, [*cluster, *waits], WALL).advice()["nodes"] == []
     waits = events([{"kind": "Pod"} | workload("p", 2)])
-    assert [row["nodes"] for row in offline.advice(SETTINGS, [*cluster, *waits], WALL)["nodes"]] == [1]
+    assert [row["nodes"] for row in offline.explainer(SETTINGS, [*cluster, *waits], WALL).advice()["nodes"]] == [1]
 
 
 def test_a_pod_whose_gpus_cannot_be_read_is_named_with_the_field() -> None:

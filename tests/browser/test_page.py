@@ -12,7 +12,7 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect
 
 from extender.ask.text import HOW, STATED, named_gpus, terms, value
-from extender.web import live
+from extender.web import site
 from tests.web.page.scene import PREEMPTOR, WAITS
 from tests.web.page.views import VIEWS
 from tests.world import World
@@ -214,8 +214,8 @@ def test_without_scripts_everything_is_there(browser: Browser, url: str) -> None
 
 def test_the_page_follows_the_cluster(page: Page, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """And keeps the focus where it is; paused, it does not change."""
-    monkeypatch.setattr(live, "LOOK_SECONDS", 0.05)
-    monkeypatch.setattr(live, "LEAST_SECONDS", 0.1)
+    monkeypatch.setattr(site, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(site, "LEAST_SECONDS", 0.1)
     page.goto("/waiting")
     link = page.get_by_role("link", name=WAITS)
     link.focus()
@@ -324,7 +324,7 @@ def test_a_costly_view_stays_as_it_is(page: Page) -> None:
 
 
 def test_a_page_that_is_not_updated_states_it(browser: Browser, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live, "MOST_STREAMS", 0)
+    monkeypatch.setattr(site, "MOST_STREAMS", 0)
     context = browser.new_context(base_url=url)
     page = context.new_page()
     page.goto("/")

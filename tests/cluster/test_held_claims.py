@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from extender.ask import invalid_metadata
+from extender.ask import warn
 from extender.cluster import ledger
 from extender.cluster.cluster import Cluster
 from extender.cluster.statements import NodeGpus
@@ -74,5 +74,5 @@ def test_a_forged_one_does_not_make_a_torn_set_look_linked() -> None:
         world.pod("forger", 2, "n", priority=1, held=(0, 1))
         asks = world.pod("p", 2, priority=1, links="required")
         assert world.filter(asks)["NodeNames"] == passes
-        said = [one["code"] for one in invalid_metadata.found(world.cluster, [], WALL)]
+        said = [one["code"] for one in warn.invalid_objects(world.cluster, [], WALL)]
         assert said == ([] if passes else ["held-gpus-not-trusted"])

@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from extender.node import kubelet_api
 from extender.node.apiserver import ApiEndpoint
+from extender.node.kubelet_api import Kubelet
 from extender.topologies import annotation
 from tests.e2e.build import build_device_manager
 from tests.e2e.device_manager import pod
@@ -25,14 +25,14 @@ def _program() -> None:
 def test_what_kubelet_says_over_its_socket() -> None:
     with Rig(direct=True) as rig:
         plugin = rig.start_plugin()
-        assert kubelet_api.held(rig.pod_resources) == []
+        assert Kubelet(rig.pod_resources).held() == []
         one = rig.run(pod("a", {"c1": 2, "c2": 1}))
-        told = {held.container: held for held in kubelet_api.held(rig.pod_resources)}
+        told = {held.container: held for held in Kubelet(rig.pod_resources).held()}
         assert told["c1"] == ("default", "a", "c1", GPU, tuple(sorted(one.ids("c1"))))
         assert told["c2"].devices == tuple(one.ids("c2"))
         plugin.set_health(3, False)
         rig.manager.wait_for(7)
-        assert kubelet_api.healthy(rig.pod_resources)[GPU] == set(rig.uuids) - {rig.uuids[3]}
+        assert Kubelet(rig.pod_resources).healthy(GPU) == set(rig.uuids) - {rig.uuids[3]}
 
 
 def test_the_command_writes_the_node_and_the_pods() -> None:

@@ -110,7 +110,7 @@ def test_what_waits_in_the_queue_waits_everywhere(asked: list[tuple[str, Stated,
 def test_capacity_and_a_server_state_what_explain_states(asked: list[tuple[str, Stated, JSON]]) -> None:
     seen: Counter[str] = Counter()
     for name, stated, queue in asked:
-        for entry in offline.capacity(stated.settings, events(stated), stated.wall)["unblock"]:
+        for entry in offline.explainer(stated.settings, events(stated), stated.wall).capacity()["unblock"]:
             shown = explain(stated, entry["pod"])
             assert (entry["verdict"], entry["sentence"]) == (shown["verdict"], shown["sentence"]), (name, entry["pod"])
             assert entry["ways_out"] == shown["ways_out"], (name, entry["pod"])

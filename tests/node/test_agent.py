@@ -11,9 +11,9 @@ import pytest
 
 from extender.errors import BadTopology, Unreachable
 from extender.node import commands, nvml
-from extender.node.agent import Agent, AgentOptions, Kubelet, Switch, as_annotations
+from extender.node.agent import Agent, AgentOptions, Switch, as_annotations
 from extender.node.apiserver import ApiEndpoint
-from extender.node.kubelet_api import HeldDevices
+from extender.node.kubelet_api import HeldDevices, Kubelet
 from extender.sim.machines import gpu_uuid, machine, topology_annotation
 from extender.topologies import annotation
 from extender.topologies.annotation import RELAY, STALE

@@ -10,10 +10,10 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
-from extender.ask import invalid_metadata
+from extender.ask import warn
+from extender.ask.capacity import growth_sentence
 from extender.ask.checks import classes, dates, nodes, quota, unseen, work
 from extender.ask.checks.finding import ORDER, Finding, Posture, grouped
-from extender.ask.growth import sentence
 from extender.cluster.cluster import ClusterView
 from extender.settings import Settings
 
@@ -44,7 +44,7 @@ def answer(
         for kind, reason in posture.lacks.items()
     ]
     severities = Counter(finding.severity for finding in findings)
-    warnings = invalid_metadata.found(cluster, posture.items, wall, typos=False)  # typos are findings
+    warnings = warn.invalid_objects(cluster, posture.items, wall, typos=False)  # typos are findings
     severities["warning"] += len(warnings)
     return {
         "apiVersion": "gpu-extender.io/v1",
@@ -74,7 +74,8 @@ def _advised(advice: Mapping[str, Any]) -> Iterator[Finding]:
     """The advice as findings: none of it is wrong."""
     for more in advice.get("nodes", ()):
         yield Finding(
-            "info", "nodes-would-start-pods", f"Node/{more['like']}", sentence(more), "Add them, or free as many GPUs.",
+            "info", "nodes-would-start-pods", f"Node/{more['like']}", growth_sentence(more),
+            "Add them, or free as many GPUs.",
             (("nodes", more["nodes"]), ("pods", more["pods"]), ("gpus", more["gpus"])),
         )  # fmt: skip
 

@@ -8,8 +8,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from extender.ask.checks.finding import Finding, Item, Posture, at, listed, name_of, namespace_of, verb
-from extender.ask.quotas import amount, used
-from extender.ask.whatif.admission import default_class
+from extender.ask.whatif.admission import default_class, quota_use, with_unit
 from extender.objects import quotas
 from extender.objects.limits import PRIORITY_CLASS
 from extender.objects.quotas import Excess, QuotaUse
@@ -24,7 +23,7 @@ MOST_ABOVE: Final = 4
 def findings(posture: Posture) -> Iterator[Finding]:
     """What is wrong with each quota, and what each refuses."""
     cluster = posture.cluster
-    use = used(cluster, {quota.namespace for quota in cluster.quotas.values()}, posture.wall)
+    use = quota_use(cluster, {quota.namespace for quota in cluster.quotas.values()}, posture.wall)
     for _, quota in sorted(cluster.quotas.items()):
         about = f"ResourceQuota/{quota.text}"
         yield from _scope(posture, about, quota)
@@ -76,8 +75,8 @@ def _limit(posture: Posture, row: Excess, pods: list[PodRecord]) -> Iterator[Fin
         )  # fmt: skip
     elif row.used > limit:  # it was lowered, or the pods are those of a file that was never applied
         yield Finding(
-            "warning", "quota-exceeded", about, f"pods use {amount(row, row.used)} of {name}, and it allows "
-            f"{amount(row, limit)}: no pod that asks for it can be created", "Raise it, or wait for pods to end.",
+            "warning", "quota-exceeded", about, f"pods use {with_unit(row, row.used)} of {name}, and it allows "
+            f"{with_unit(row, limit)}: no pod that asks for it can be created", "Raise it, or wait for pods to end.",
             (("used", row.used), ("hard", limit)),
         )  # fmt: skip
 
@@ -111,21 +110,21 @@ def _owners(posture: Posture, use: QuotaUse) -> Iterator[Finding]:
 def _exceeds(owner: tuple[str, str, str], pods: int, excess: list[Excess], *, never: bool) -> Finding:
     """The first amount that it exceeds; the facts have its numbers."""
     over, about = excess[0], "/".join(owner)
-    allowed = f"ResourceQuota {over.quota.text} allows {amount(over, over.hard)} of {over.resource}"
+    allowed = f"ResourceQuota {over.quota.text} allows {with_unit(over, over.hard)} of {over.resource}"
     more = f", and {len(excess) - 1} more" if len(excess) > 1 else ""
     facts = (("asked", over.asked), ("used", over.used), ("hard", over.hard), ("pods", pods))
     its = f"its {pods} {verb(pods, 'pod', 'pods')}"
     if never:
         return Finding(
             "error", "owner-exceeds-quota", about,
-            f"{its} ask for {amount(over, over.asked)}, and {allowed}{more}: they are never all created",
-            f"Raise the quota to {amount(over, over.asked)}, ask for less, or use another PriorityClass.", facts,
+            f"{its} ask for {with_unit(over, over.asked)}, and {allowed}{more}: they are never all created",
+            f"Raise the quota to {with_unit(over, over.asked)}, ask for less, or use another PriorityClass.", facts,
         )  # fmt: skip
     return Finding(
         "warning", "owner-waits-for-quota", about,
-        f"its pods that do not exist ask for {amount(over, over.asked)}, {amount(over, over.used)} are used, and "
+        f"its pods that do not exist ask for {with_unit(over, over.asked)}, {with_unit(over, over.used)} are used, and "
         f"{allowed}{more}: they are created once others have ended",
-        f"Wait, raise the quota to {amount(over, over.needed)}, ask for less, or use another PriorityClass.", facts,
+        f"Wait, raise the quota to {with_unit(over, over.needed)}, ask for less, or use another PriorityClass.", facts,
     )  # fmt: skip
 
 

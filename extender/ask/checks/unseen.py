@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Final
 
-from extender.ask import unchecked
+from extender.ask import warn
 from extender.ask.checks.finding import Finding, Item, Posture, at, listed, mapping, verb
 from extender.ask.text import count
 from extender.cluster.slices import finish
@@ -88,12 +88,12 @@ def _schedulers(posture: Posture) -> Iterator[Finding]:
         for pod in {pod.scheduler_name: pod for pod in posture.pods_of(item) if pod.gpus}.values():
             yield from _other_scheduler(posture, "/".join(owner), pod)
     using = [pod for pod in posture.pods if pod.gpus and not pod.finished]
-    for warning in unchecked.silent_schedulers(posture.cluster, (), using):
+    for warning in warn.silent_schedulers(posture.cluster, (), using):
         yield Finding("warning", warning["code"], "cluster", warning["message"], REMEDY)
 
 
 def _other_scheduler(posture: Posture, about: str, pod: PodRecord) -> Iterator[Finding]:
-    text = unchecked.scheduler(pod, posture.settings)
+    text = warn.foreign_scheduler(pod, posture.settings)
     if text is not None:
         yield Finding(
             "warning", "other-scheduler", about, text,

@@ -1,5 +1,5 @@
-"""What would let a pod or a gang start, one file for each kind of change; each way is verified by our own filter. The
-cheapest comes first."""
+"""What would let a pod (`pod.py`) or a gang (`gang.py`) start; each way is verified by our own filter. The cheapest
+comes first."""
 
 from __future__ import annotations
 

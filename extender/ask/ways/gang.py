@@ -20,15 +20,15 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from extender.ask import machines
 from extender.ask import nodes as judged_nodes
-from extender.ask.admission import CORDON, uncordoned
-from extender.ask.nearest import nearest as of_pod
+from extender.ask.nodes import CORDON, uncordoned
 from extender.ask.place import GangCase, Outcome
 from extender.ask.suppose import copies
 from extender.ask.text import amount, count
-from extender.ask.ways import Way, in_order, machines, term
-from extender.ask.ways import wait as waits
-from extender.ask.ways.request import most_gpus, with_gpus, with_links
+from extender.ask.ways import Way, in_order, term
+from extender.ask.ways.pod import Passing, claimed, most_gpus, terminating, wait_for, with_gpus, with_links
+from extender.ask.ways.pod import nearest as of_pod
 from extender.cluster.demand import LINKS, links_of
 from extender.objects.queueing import DOMAIN, Domain
 from extender.objects.records import NodeRecord, PodRecord
@@ -136,11 +136,11 @@ def _evict(case: GangCase, outcome: Outcome) -> Way | None:
 def _wait(case: GangCase) -> Way | None:
     """All pods that are terminating gone, and no claim of another pod: then what of it is on the nodes of the gang."""
     cluster, judge, wall = case.supposed.cluster, case.supposed.judge, case.asked.wall
-    passing_pairs: list[tuple[str, waits.Passing]] = []
+    passing_pairs: list[tuple[str, Passing]] = []
     for pod in list(cluster.pods.values()):
         if pod.node and pod.uid not in case.own and ends(pod, wall):
-            passing_pairs.append((pod.node, waits.terminating(pod, wall)))
-    passing_pairs += [(node, claim) for node, claim in waits.claimed(judge, case.asked) if claim.uid not in case.own]
+            passing_pairs.append((pod.node, terminating(pod, wall)))
+    passing_pairs += [(node, claim) for node, claim in claimed(judge, case.asked) if claim.uid not in case.own]
     if not passing_pairs:
         return None
     placed = _without(case, passing_pairs)
@@ -150,10 +150,10 @@ def _wait(case: GangCase) -> Way | None:
     again = _without(case, needed)
     if again is None or not needed:
         return None
-    return waits.way({"nodes": sorted(set(again.nodes))}, sorted(passing for _, passing in needed))
+    return wait_for({"nodes": sorted(set(again.nodes))}, sorted(passing for _, passing in needed))
 
 
-def _without(case: GangCase, passing_pairs: Iterable[tuple[str, waits.Passing]]) -> Placed | None:
+def _without(case: GangCase, passing_pairs: Iterable[tuple[str, Passing]]) -> Placed | None:
     """The place of the gang once these have ended, each on its node."""
     gone: dict[int, list[str]] = {}
     claims: set[str] = set()

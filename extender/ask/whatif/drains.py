@@ -14,9 +14,9 @@ import msgspec
 
 from extender.ask.suppose import SupposedCluster, evicted_by_drain
 from extender.ask.text import count
+from extender.ask.warn import warning
 from extender.ask.ways import term
 from extender.ask.whatif import group, single
-from extender.ask.whatif.single import warning
 from extender.cluster.cluster import Cluster
 from extender.cluster.statements import HELD, PLAN
 from extender.objects import gangs
@@ -59,7 +59,7 @@ class Drain:
         moving = [pod for pod in evicted if pod.gpus and not pod.terminating]
         lost = loss(cluster, moving, wall)
         cost = eviction_cost(lost, violations(cluster, important(moving)), moving)
-        order = sorted(moving, key=lambda pod: (-pod.priority, -gpus_of(pod), pod.namespace, pod.name))
+        order = sorted(moving, key=lambda pod: (-pod.priority, -pod.gpu_count, pod.namespace, pod.name))
         return cls(order, lost.broken, frozenset(nodes), cost, _warnings(evicted, moving))
 
     def place(self, snapshot: SupposedCluster, wall: float) -> Moved:
@@ -122,11 +122,6 @@ def created_again(snapshot: SupposedCluster, pods: Sequence[PodRecord]) -> list[
         )
         for pod in pods
     ]  # fmt: skip
-
-
-def gpus_of(pod: PodRecord) -> int:
-    """How many GPUs it asks for, of all resources."""
-    return sum(number for _, number in pod.gpus)
 
 
 def _place_alone(snapshot: SupposedCluster, pod: PodRecord, wall: float, moved: Moved) -> None:

@@ -11,17 +11,24 @@ import msgspec
 import orjson
 
 from ext_core import columns, fit
-from extender.ask import invalid_metadata, place, unchecked
+from extender.ask import place, warn
 from extender.ask.place import QueueLook, by_itself
-from extender.ask.quotas import used
 from extender.ask.suppose import SupposedCluster
 from extender.ask.text import gpu_part
+from extender.ask.warn import warning
 from extender.ask.whatif import group, single
-from extender.ask.whatif.admission import Owners, admit, known, node_of
+from extender.ask.whatif.admission import (
+    Owners,
+    QuotaAdmission,
+    admit,
+    known,
+    node_of,
+    quota_use,
+    refuse_gang,
+    refuse_pod,
+)
 from extender.ask.whatif.drains import Drain
 from extender.ask.whatif.question import MOST_PODS, Question
-from extender.ask.whatif.quotas import Admission, refuse_group, refuse_single
-from extender.ask.whatif.single import warning
 from extender.cluster.cluster import Cluster, ClusterView
 from extender.cluster.eligibility import MOST_PARTS, TooLong
 from extender.errors import BadInput
@@ -125,18 +132,18 @@ def answer(
     if drain is not None:
         moved = drain.place(snapshot, wall)
         answered.results, answered.groups, answered.cost = moved.results, moved.groups, drain.cost
-        answered.warn([*moved.warnings, *unchecked.other_schedulers(drain.pods, snapshot.settings)])
+        answered.warn([*moved.warnings, *warn.other_schedulers(drain.pods, snapshot.settings)])
         answered.warn(_unchecked(answered))
         return answered
     question = daemon_pods(cluster, question)
     answered.warn(warning("assumed", text) for text in question.assumed)
     pods = _admitted(cluster, question, answered)
-    answered.warn(unchecked.skipped_slices(cluster, pods))
+    answered.warn(warn.skipped_slices(cluster, pods))
     cluster.expect(pods)
     asking_gpus = [pod for pod in pods if pod.gpus or cluster.dra.asks_gpus(pod)]
-    schedulers = unchecked.other_schedulers(asking_gpus, snapshot.settings)
-    answered.warn([*schedulers, *unchecked.silent_schedulers(cluster, asked, asking_gpus)])
-    admission = Admission(snapshot, used(cluster, {pod.namespace for pod in pods}, wall), pods)
+    schedulers = warn.other_schedulers(asking_gpus, snapshot.settings)
+    answered.warn([*schedulers, *warn.silent_schedulers(cluster, asked, asking_gpus)])
+    admission = QuotaAdmission(snapshot, quota_use(cluster, {pod.namespace for pod in pods}, wall), pods)
     passed: dict[object, list[tuple[single.NotOurs, str]]] = {}  # by owner, with what becomes of the pod
     queue = _queue(snapshot, pods, wall) if queue is None else queue
     answered.warn(_before(queue, pods))
@@ -144,7 +151,7 @@ def answer(
         if any(pod.claim_refs for pod in unit.pods):  # a pod before them may have a claim of theirs
             unit = Unit([cluster.dra.read(pod) for pod in unit.pods], unit.ref)
         for pod in unit.pods:
-            answered.warn([*invalid_metadata.of_pod(cluster, pod, wall), *admission.about(pod)])
+            answered.warn([*warn.invalid_on_pod(cluster, pod, wall), *admission.about(pod)])
         asking = Asking(snapshot, admission, wall, queue, answered)
         gang = None if unit.ref is None else formed(cluster, unit.ref, unit.pods)
         for waiting in [gang] if gang is not None else [queued_alone(cluster, pod) for pod in unit.pods]:
@@ -177,7 +184,7 @@ def _about_question(question: Question) -> Iterator[dict[str, str]]:
 
 def _unchecked(answered: WhatIfAnswer) -> list[dict[str, str]]:
     """The warning of what is not checked of its pods."""
-    return unchecked.summary(
+    return warn.not_all_checked(
         (f"{result['pod']['namespace']}/{result['pod']['name']}", result["not_checked"]) for result in answered.results
     )
 
@@ -265,7 +272,7 @@ class Asking:
     """Places the units of one question, one after the other."""
 
     supposed: SupposedCluster
-    admission: Admission
+    admission: QuotaAdmission
     wall: float
     queue: QueueLook
     answered: WhatIfAnswer
@@ -308,7 +315,7 @@ class Asking:
     def _placed(self, judged: group.Grouped, gang: WaitingGang) -> dict[str, Any]:
         """Place what was judged. Gives the group."""
         if self.admission.excess(judged.pods):
-            judged = refuse_group(self.supposed, self.admission, gang, judged, self.wall)
+            judged = refuse_gang(self.supposed, self.admission, gang, judged, self.wall)
         else:
             self.admission.create(judged.pods)
         self.answered.results += judged.results
@@ -333,7 +340,7 @@ class Asking:
             judged = single.judge(supposed, pod, self.wall)
             answered.latest = same, supposed.cluster.generation, judged
         if self.admission.excess([pod]):
-            judged = refuse_single(supposed, self.admission, pod, judged, self.wall)
+            judged = refuse_pod(supposed, self.admission, pod, judged, self.wall)
         else:
             self.admission.create([pod])
         answered.results.append(judged.result)

@@ -12,16 +12,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from extender.ask import gpu_notes, place
 from extender.ask import nodes as judged_nodes
-from extender.ask.admission import sorted_out
-from extender.ask.node_reasons import counted
-from extender.ask.nodes import JudgedNodes
+from extender.ask import place, warn
+from extender.ask.node_reasons import counted_reasons
+from extender.ask.nodes import JudgedNodes, admission
 from extender.ask.place import GangCase, Outcome
 from extender.ask.suppose import SupposedCluster
+from extender.ask.warn import warning
 from extender.ask.ways import gang as gang_ways
 from extender.ask.whatif import single
-from extender.ask.whatif.single import warning
 from extender.cluster.cluster import ClusterView
 from extender.cluster.dra.claim_fits import Specs, unmet
 from extender.cluster.statements import gpus_of
@@ -202,9 +201,9 @@ def _admitted_nowhere(case: GangCase) -> Iterator[dict[str, str]]:
     except Unplaceable:
         return
     for role in roles:
-        names, others = sorted_out(role.pod, cluster, list(cluster.nodes))
+        names, others = admission(role.pod, cluster, list(cluster.nodes))
         if not names and others:
-            why = counted(Counter(dict(others).values()))
+            why = counted_reasons(Counter(dict(others).values()))
             yield warning("no-node", f"pod {role.pod.namespace}/{role.pod.name}: no node admits it ({why})")
 
 
@@ -228,11 +227,11 @@ def _of_place(case: GangCase, placed: Placed) -> Iterator[dict[str, str]]:
     """Warnings of the GPUs that the gang gets."""
     cluster, gang = case.supposed.cluster, case.gang
     members = [(pod, pod.node) for pod in gang.members]
-    yield from gpu_notes.of_gang(cluster, str(gang.ref), [*zip(gang.pods, placed.nodes, strict=True), *members])
+    yield from warn.several_models(cluster, str(gang.ref), [*zip(gang.pods, placed.nodes, strict=True), *members])
     asked = zip(gang.pods, case.requests, placed.nodes, strict=True)
     first = {node: (pod, request) for pod, request, node in reversed(list(asked)) if request.wanted > 1}
     for node, (pod, request) in sorted(first.items()):
-        yield from gpu_notes.of_pod(cluster, pod, request, node)
+        yield from warn.shared_gpus(cluster, pod, request, node)
 
 
 def _claims_together(gang: WaitingGang, doubt: ClaimDoubt) -> dict[str, str]:

@@ -12,8 +12,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from extender.ask.invalid_metadata import unread
-from extender.ask.whatif.admission import with_runtime_class
+from extender.ask.warn import unread_fields
 from extender.errors import BadCluster, BadInput
 from extender.objects import decode, gangs, records
 from extender.objects.gangs.roles import Section
@@ -147,7 +146,7 @@ def read(
     return Question(
         tuple(pods), frozenset(reading.expanded), frozenset(reading.per_node), tuple(dict.fromkeys(named)),
         tuple(reading.groups), tuple(sorted(ignored)), changes or Changes(), objects=tuple(reading.objects),
-        unread=tuple(text for entry in unwrapped for text in unread(entry.item)), assumed=tuple(assumed),
+        unread=tuple(text for entry in unwrapped for text in unread_fields(entry.item)), assumed=tuple(assumed),
         rejected=tuple(f"{name} is left out: {error}" for name, error in reading.rejected),
     )  # fmt: skip
 
@@ -653,3 +652,20 @@ def _invalid(value: Any) -> str:
 def _shown(value: Any) -> str:
     text = json.dumps(value, default=str, skipkeys=True)
     return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}..."
+
+
+def with_runtime_class(template: Any, classes: Mapping[str, Mapping[str, Any]]) -> Any:
+    """A pod, or a template of pods, with what its RuntimeClass states. `classes`: those of the question, by name."""
+    spec = template.get("spec") if isinstance(template, Mapping) else None
+    name = spec.get("runtimeClassName") if isinstance(spec, Mapping) else None
+    if not isinstance(spec, Mapping) or not isinstance(name, str) or name not in classes:
+        return template
+    pod, fields = Section(spec, "spec"), Section(classes[name], f"RuntimeClass {name}")
+    scheduling, overhead = fields.section("scheduling"), fields.section("overhead").raw("podFixed")
+    selectors = [part.section("nodeSelector").fields for part in (pod, scheduling)]
+    stated = {
+        "nodeSelector": {**selectors[0], **selectors[1]},
+        "tolerations": [entry.fields for part in (pod, scheduling) for entry in part.sections("tolerations")],
+        **({} if overhead is None else {"overhead": overhead}),
+    }
+    return {**template, "spec": {**spec, **stated, "runtimeClassName": None}}

@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from ext_core import fit
-from extender.ask import gpu_notes, unchecked
 from extender.ask import nodes as judged_nodes
+from extender.ask import warn
 from extender.ask.node_reasons import REMEDIES, UNREADABLE
 from extender.ask.nodes import JudgedNodes
 from extender.ask.suppose import SupposedCluster
 from extender.ask.text import count, no_gpus
-from extender.ask.ways import evict
-from extender.ask.ways.pod import helping
+from extender.ask.warn import warning
+from extender.ask.ways.pod import above_ceiling, helping, search_victims
 from extender.cluster.cluster import ClusterView
 from extender.cluster.dra.claim_fits import UNMET, unmet
 from extender.cluster.statements import gpus_of
@@ -40,10 +40,7 @@ CHECKED = (
     "other resources", "pod anti-affinity by node", "resource quotas",
 )  # fmt: skip
 LEFTOVER = LeftoverFragmentation.name
-OUT_OF_TIME: Final = {
-    "code": "out-of-time",
-    "message": "the time for one answer is up: there may be ways out that are not named",
-}
+OUT_OF_TIME: Final = warning("out-of-time", "the time for one answer is up: there may be ways out that are not named")
 LAST_MS: Final = 253_402_300_799_000  # 9999-12-31T23:59:59Z: no later time can be written
 TOO_MANY_STAY: Final = "Wait for pods to end: too many of those that hold the GPUs are never victims (see spared)."
 Warnings = list[dict[str, str]]
@@ -89,7 +86,9 @@ def judge(snapshot: SupposedCluster, pod: PodRecord, wall: float, *, evicts: boo
     warnings += claims_unknown(snapshot.cluster, pod)
     if nodes.fits:
         return _fits(snapshot, asked, nodes, result, warnings)
-    search = evict.searched(snapshot.judge, asked, nodes) if evicts else SearchResult(nodes=len(snapshot.cluster.nodes))
+    search = SearchResult(nodes=len(snapshot.cluster.nodes))
+    if evicts:
+        search = search_victims(snapshot.judge, asked, nodes)
     if request.never and evicts:
         # The certificate is of what may be done: nothing.
         warnings.append(warning("never-preempts", f"pod {request.namespace}/{request.name} may not preempt"))
@@ -101,7 +100,7 @@ def judge(snapshot: SupposedCluster, pod: PodRecord, wall: float, *, evicts: boo
     result |= {"ways_out": [way.as_json() for way in helped.ways], "nearest": helped.nearest}
     if snapshot.over():
         warnings.append(OUT_OF_TIME)
-    if text := evict.above_ceiling(snapshot.judge, search):
+    if text := above_ceiling(snapshot.judge, search):
         warnings.append(warning("eviction-above-ceiling", f"pod {request.namespace}/{request.name}: {text}"))
     if search.best is None or request.never:
         result["remedies"] = remedies(nodes.reasons, possible=search.best is not None)
@@ -113,7 +112,7 @@ def judge(snapshot: SupposedCluster, pod: PodRecord, wall: float, *, evicts: boo
     result |= {"verdict": "evict", "gpus": list(gpus_of(mask)) or None}
     result |= _eviction(snapshot, request, best)
     warnings += _about_eviction(snapshot, nodes, best)
-    warnings += gpu_notes.of_pod(snapshot.cluster, pod, request, best.node)
+    warnings += warn.shared_gpus(snapshot.cluster, pod, request, best.node)
     return Single(result, warnings, best.node, mask, tuple(certificate.important(best.pods)))
 
 
@@ -127,7 +126,7 @@ def _fits(
     if mask is None:
         mask = snapshot.judge.planned(asked, node)
     result |= {"verdict": "fits", "node": node, "gpus": list(gpus_of(mask)) or None}
-    warnings += gpu_notes.of_pod(cluster, asked.pod, request, node)
+    warnings += warn.shared_gpus(cluster, asked.pod, request, node)
     return Single(result, warnings, node, mask)
 
 
@@ -163,7 +162,7 @@ def empty(snapshot: SupposedCluster, pod: PodRecord, nodes: JudgedNodes) -> dict
         "spared": [],
         "forbidden": None,
         "checked": list(CHECKED),
-        "not_checked": unchecked.of_pod(snapshot.cluster, pod),
+        "not_checked": warn.not_checked(snapshot.cluster, pod),
     }
 
 
@@ -245,11 +244,6 @@ def _leftover_computed(cluster: ClusterView, request: PodRequest, eviction: Evic
     return not any(holding.unsure for holding in holdings)
 
 
-def warning(code: str, message: str) -> dict[str, str]:
-    """As every answer has it."""
-    return {"code": code, "message": message}
-
-
 def claims_unmet(cluster: ClusterView, pod: PodRecord, name: str, nodes: int) -> dict[str, str]:
     """Which request of which claim is not met on so many nodes. `name`: one of them; the text is about the first with
     devices."""
@@ -283,7 +277,7 @@ def about(snapshot: SupposedCluster, request: PodRequest, pod: PodRecord) -> Ite
     name = f"pod {pod.namespace}/{pod.name}"
     if pod.unread:
         yield warning(UNREADABLE, pod.unread_text)
-    yield from unchecked.preferred(pod, snapshot.settings)
+    yield from warn.preference_not_counted(pod, snapshot.settings)
     if absent := snapshot.cluster.dra.absent(pod):
         yield warning("claim-absent", f"{name}: {absent} does not exist: kube-scheduler does not place it before that")
     by_us = snapshot.settings.queue.enabled or pod.uid not in snapshot.cluster.pods

@@ -40,7 +40,7 @@ def drawn(rng: random.Random) -> tuple[list[JSON], Links]:
 
 def answered(items: list[JSON]) -> JSON:
     """`kind: Capacity` of the objects."""
-    return offline.capacity(ARBITRARY, events(items), WALL)
+    return offline.explainer(ARBITRARY, events(items), WALL).capacity()
 
 
 class Counted:

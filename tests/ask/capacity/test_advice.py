@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from extender.ask import offline
-from extender.ask.growth import sentence
+from extender.ask.capacity import growth_sentence
 from extender.objects.queueing import GATE
 from extender.settings import Settings
 from tests.ask.asking import events
@@ -41,7 +41,9 @@ def test_machines_for_equal_pods_are_as_few_as_can_be() -> None:
     assert found == {
         "model": "H", "like": "n0", "nodes": 3, "node_gpus": 8, "pods": 5, "gpus": 20, "gangs": 0, "alone": 0,
     }  # fmt: skip
-    assert sentence(found) == "3 more nodes like n0 (model H) would start 5 waiting pods with 20 of their 24 GPUs"
+    assert (
+        growth_sentence(found) == "3 more nodes like n0 (model H) would start 5 waiting pods with 20 of their 24 GPUs"
+    )
 
 
 @pytest.mark.parametrize("wait", [0.0, 600.0])
@@ -90,7 +92,7 @@ def test_what_would_exceed_the_limit_of_its_queue_is_not_counted(limit: int | No
         workload("c", 8, spec=gate),
     ]
     items = [{"kind": "Node"} | machine("n0", 8, links=FULL8, labels={MODEL: "H"})]
-    found = offline.capacity(settings, events([*items, *({"kind": "Pod"} | pod for pod in pods)]), WALL)
+    found = offline.explainer(settings, events([*items, *({"kind": "Pod"} | pod for pod in pods)]), WALL).capacity()
     assert sum(one["nodes"] for one in found["advice"]["nodes"]) == nodes
 
 
@@ -105,7 +107,9 @@ def test_a_pod_that_requires_links_shares_a_machine_only_where_any_gpus_are_link
     [found] = capacity(world)["advice"]["nodes"]
     assert (found["nodes"], found["pods"]) == (nodes, 3)
     alone = "; 3 of these pods require links or NICs and are counted with a node each: fewer nodes may do"
-    assert sentence(found).endswith("with 6 of their 24 GPUs" + alone if nodes == 3 else "with 6 of their 8 GPUs")
+    assert growth_sentence(found).endswith(
+        "with 6 of their 24 GPUs" + alone if nodes == 3 else "with 6 of their 8 GPUs"
+    )
 
 
 def test_machines_start_the_pods_that_they_are_said_to_start() -> None:

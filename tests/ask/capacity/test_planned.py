@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from extender.ask import judge, machines
-from extender.ask.growth import growth
+from extender.ask.capacity import growth
 from extender.ask.machines import takes, usual
 from extender.ask.pending import alike
 from extender.objects.queueing import GATE

@@ -10,7 +10,7 @@ from extender.ask.whatif import single
 from extender.ask.whatif.engine import exit_code
 from extender.ask.whatif.question import Added, Changes
 from extender.ask.whatif.single import Single
-from extender.cli import whatif_text
+from extender.cli import whatif
 from extender.errors import BadInput, ExtenderError, NotFound
 from extender.objects.records import PodRecord
 from extender.settings import Settings
@@ -361,7 +361,7 @@ def test_pods_of_another_owner_or_namespace_are_other_pods() -> None:
 
 def text(answer: JSON) -> str:
     """The groups as people read them."""
-    return "\n".join(map(str, whatif_text.group_lines(answer["groups"])))
+    return "\n".join(map(str, whatif.group_lines(answer["groups"])))
 
 
 def test_a_pod_that_cannot_be_written_does_not_end_the_question() -> None:

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from extender.ask import frozen, unchecked
+from extender.ask import frozen, warn
 from extender.ask.suppose import SupposedCluster
 from extender.cluster.cluster import Cluster
 from extender.settings import Settings
@@ -100,4 +100,4 @@ def test_what_does_not_count_of_slices_is_said_with_its_number() -> None:
         "GPUs without the attribute uuid (no topology by uuid finds them)": 1,
         "ResourceSlices of driver fpga.example.com (no draDriver of the settings)": 3,
     }
-    assert unchecked.skipped_slices(cluster, []) == []
+    assert warn.skipped_slices(cluster, []) == []

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from extender.web import live
+from extender.web import site
 from tests.waiting import wait_for
 from tests.web.page.scene import SETTINGS
 from tests.web.page.served import running
@@ -18,8 +18,8 @@ from tests.world import World
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live, "LOOK_SECONDS", 0.02)
-    monkeypatch.setattr(live, "LEAST_SECONDS", 0.3)
+    monkeypatch.setattr(site, "LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(site, "LEAST_SECONDS", 0.3)
 
 
 @contextmanager
@@ -81,7 +81,7 @@ def test_a_stream_ends_with_its_reader() -> None:
 
 
 def test_streams_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live, "MOST_STREAMS", 1)
+    monkeypatch.setattr(site, "MOST_STREAMS", 1)
     with running(world()) as (url, _), reader(url) as first:
         until(first, b"retry:")
         with reader(url) as second:
@@ -89,7 +89,7 @@ def test_streams_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_stream_does_not_last_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live, "LONGEST_SECONDS", 0.2)
+    monkeypatch.setattr(site, "LONGEST_SECONDS", 0.2)
     with running(world()) as (url, _), reader(url) as stream:
         assert until(stream, b"0\r\n\r\n")  # the last chunk
 

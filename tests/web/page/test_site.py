@@ -12,8 +12,8 @@ from urllib.parse import urlencode, urlsplit
 
 import pytest
 
+from extender.ask.capacity import growth_sentence
 from extender.ask.fleet import EVERY_SECONDS, MOST_POINTS, FleetPoint
-from extender.ask.growth import sentence
 from extender.ask.node_reasons import MEANINGS, REMEDIES
 from extender.ask.text import proof, value
 from extender.decide.decisions import Decision
@@ -806,7 +806,7 @@ def test_advice_is_that_of_the_command(world: World) -> None:
     assert {key: shown[key] for key in told} == told
     for path in ("/capacity", "/advice"):
         text = unescape(html(world, path))
-        assert all(sentence(one) in text for one in told["nodes"])
+        assert all(growth_sentence(one) in text for one in told["nodes"])
 
 
 def test_the_fleet_leads_to_advice(world: World) -> None:

@@ -7,10 +7,9 @@ from collections.abc import Mapping
 import pytest
 
 from extender.ask.explain import Times
-from extender.web.live import Live
 from extender.web.pages import Content, Pages
 from extender.web.site import VIEWS as SERVED
-from extender.web.site import Site
+from extender.web.site import Live, Site
 from tests.ask.test_nothing_changes import explainer, filled
 from tests.world import World
 
