@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from types import TracebackType
 from typing import Any, Literal
 
@@ -45,6 +45,7 @@ from tests.waiting import wait_for
 RUN_SECONDS = "sim.gpu-extender.io/run-seconds"
 FAILS = "sim.gpu-extender.io/fails"  # the pod's command ends with an error as soon as it runs
 FAIL_SECONDS = "sim.gpu-extender.io/fail-seconds"  # its container exits with 1 so long after its start
+RAN_SECONDS = "sim.gpu-extender.io/ran-seconds"  # the start that it states lies so long before the real one
 RELAY = "gpu-extender.io/relay"
 Plugin = Literal["nvidia", "amd", "none", "plan", "relay"]
 
@@ -386,7 +387,7 @@ class SimulatedKubelets:
         kinds = ("PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady")
         status: Object = {
             "phase": "Running",
-            "startTime": now,
+            "startTime": _now(-float(pod.item["metadata"].get("annotations", {}).get(RAN_SECONDS, "0"))),
             "hostIP": "127.0.0.1",
             "conditions": [{"type": kind, "status": "True", "lastTransitionTime": now} for kind in kinds],
             "containerStatuses": self._statuses(pod, devices, {"running": {"startedAt": now}}),
@@ -533,5 +534,6 @@ def _bound_at(pod: Object) -> str:
     return ""
 
 
-def _now() -> str:
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+def _now(seconds: float = 0.0) -> str:
+    """So many seconds from now."""
+    return (datetime.now(UTC) + timedelta(seconds=seconds)).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.e2e import builders
 from tests.e2e.api import Api
 from tests.e2e.cluster import ControlPlane
+from tests.e2e.kubelet import RAN_SECONDS
 from tests.e2e.rights import grant
 from tests.e2e.scene import V100, SceneFactory, quiet
 from tests.e2e.test_evictions import events, evicted
@@ -21,14 +22,13 @@ def test_a_node_is_emptied(scene: SceneFactory, control_plane: ControlPlane, api
         {"n1": V100}, settings=settings(namespace, 600), kubeconfig=account, kubelet={"termination_seconds": 1}
     )
     classes(cluster)
-    cluster.pod("train", 4, priority_class="low", annotations={OURS + "saves-on-request": "20s"})
+    cluster.pod("train", 4, priority_class="low", annotations={OURS + "saves-on-request": "20s", RAN_SECONDS: "60"})
     cluster.pod("guarded", 2, priority_class="low", labels={"app": "guarded"})
     cluster.pod("plain", 2, priority_class="low")
     cluster.pod("no-gpus", 0)
     cluster.running("train", "guarded", "plain", "no-gpus")
     api.create(builders.pdb("guard", namespace, {"app": "guarded"}, max_unavailable=0))
     cluster.server_sees_budgets(1)
-    quiet(22)  # what it does takes longer than to save it
     cluster.api.patch("Node", "n1", {"metadata": {"annotations": {OURS + "drain": ""}}})
     quiet(3)
     assert cluster.alive(["train", "guarded", "plain"]) == {"train", "guarded", "plain"}  # it is not cordoned

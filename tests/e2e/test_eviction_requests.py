@@ -18,8 +18,9 @@ from tests.e2e.api import Api, Kind, Object
 from tests.e2e.build import release
 from tests.e2e.cluster import ControlPlane
 from tests.e2e.conftest import CONTROL_PLANE
+from tests.e2e.kubelet import RAN_SECONDS
 from tests.e2e.rights import grant
-from tests.e2e.scene import V100, Scene, SceneFactory, quiet
+from tests.e2e.scene import V100, Scene, SceneFactory
 from tests.e2e.test_evictions import evicted
 from tests.e2e.test_preemption import classes
 from tests.e2e.test_saving import OURS, request, settings
@@ -58,11 +59,10 @@ def preempting(scene: SceneFactory, control_plane: ControlPlane, api: Api, names
     chosen["preemption"]["evictionRequests"] = True
     cluster = scene({"n1": V100}, settings=chosen, kubeconfig=account, kubelet={"termination_seconds": 1})
     classes(cluster)
-    notes = {OURS + "saves-on-request": "10s"}
+    notes = {OURS + "saves-on-request": "10s", RAN_SECONDS: "60"}
     made = cluster.pod("train", 8, priority_class="low", annotations=notes, evictionResponders=RESPONDERS)
     assert made["spec"]["evictionResponders"]  # the gate is on: the field stays
     cluster.running("train")
-    quiet(12)
     cluster.pod("urgent", 8, priority_class="high")
     return cluster
 

@@ -8,8 +8,9 @@ from typing import Any
 
 from tests.e2e.api import Api
 from tests.e2e.cluster import ControlPlane
+from tests.e2e.kubelet import RAN_SECONDS
 from tests.e2e.rights import grant
-from tests.e2e.scene import V100, Scene, SceneFactory, quiet
+from tests.e2e.scene import V100, Scene, SceneFactory
 from tests.e2e.test_evictions import events, evicted
 from tests.e2e.test_preemption import classes
 from tests.waiting import wait_for
@@ -26,11 +27,10 @@ def settings(namespace: str, seconds: int) -> dict[str, Any]:
 
 
 def trained(cluster: Scene, needs: str) -> None:
-    """A node full of training."""
-    notes = {OURS + "saves-on-request": needs}
+    """A node full of training that has run for longer than it takes to save."""
+    notes = {OURS + "saves-on-request": needs, RAN_SECONDS: "60"}
     cluster.pod("train", 8, priority_class="low", annotations=notes)
     cluster.running("train")
-    quiet(12)  # what it does takes longer than to save it
 
 
 def request(cluster: Scene) -> dict[str, Any]:
