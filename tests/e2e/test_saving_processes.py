@@ -54,7 +54,7 @@ def test_what_the_processes_lose_is_what_we_state(
             saves = STATED - delay if asked else STATED
             train(cluster, name, saves=saves, grace=int(STATED) + 8, **{key: f"{STATED:.0f}s"})
         cluster.running("a", "b")
-        quiet(30)  # what they do takes longer than to save it
+        quiet(20)  # what they do takes longer than to save it
         cluster.pod("urgent", 8, priority_class="high")
         accounts = evicted(cluster, trainers, "a", "b")
         assert [account.why for account in accounts] == [way] * 2
@@ -69,8 +69,8 @@ def test_one_that_hangs_is_evicted_at_its_deadline(scene: SceneFactory, namespac
         train(cluster, "saves", saves=1, grace=2, saves_on_request="8s")
         train(cluster, "hangs", saves=-1, grace=2, saves_on_request="8s")
         cluster.running("saves", "hangs")
-        quiet(20)
+        quiet(12)
         cluster.pod("urgent", 8, priority_class="high")
         saves, hangs = evicted(cluster, trainers, "saves", "hangs")
         assert (saves.why, hangs.why) == ("asked", "killed")
-        assert saves.lost < 3 < 20 < hangs.lost
+        assert saves.lost < 3 < 12 < hangs.lost
