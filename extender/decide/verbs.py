@@ -126,7 +126,7 @@ class Filter:
             ranking = self._rank(decision, ranking.rows[:size], held.reserved, 0)
         scored.ranked = ranking.rows[:size]
         if alone:
-            _best_class_alone(decision, ranking)
+            _best_alone(decision)
         decision.times.append(perf_counter())
         decision.choose(ranking, cluster.tables, policy, priced=self._settings.decisions.max_bytes > 0)
         return held
@@ -219,11 +219,10 @@ class Filter:
         return failed, unresolvable
 
 
-def _best_class_alone(decision: Decision, ranking: decisions.Ranking) -> None:
-    """Answer only the nodes to which prioritize would give most points: kube-scheduler would choose one of them. Where
-    it is one node, prioritize is not called."""
+def _best_alone(decision: Decision) -> None:
+    """Answer only the best node: it alone would have 10 points, so no other could win. prioritize is not called."""
     scored, fits = decision.scored, len(decision.judged.fits)
-    scored.ranked = scored.ranked[: score.points(ranking.scores[: len(scored.ranked)]).count(10)]
+    scored.ranked = scored.ranked[:1]
     if len(scored.ranked) < fits:
         decision.detail["best_class"] = {"answered": len(scored.ranked), "fit": fits}
 
