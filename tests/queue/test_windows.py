@@ -230,6 +230,22 @@ def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not known._ends
 
 
+@pytest.mark.parametrize("leaves", [True, False])
+def test_gangs_that_teach_nothing_take_no_room_of_others(leaves: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They leave, or start at once."""
+    known = trained()
+    finish(known.passed(1e6))
+    monkeypatch.setattr(windows, "MOST_OPEN", 10)
+    for number in range(1000, 1100):
+        known.of(ref(number), 1, 1e6, 1e6, [1e6 + 500.0] * 4)
+        known.left(ref(number)) if leaves else known.started(ref(number), 1e6 + 1.0)
+    stated = known.of(ref(1), 1, 1e6, 1e6, [1e6 + 500.0] * 4)[95]
+    assert stated is not None
+    before = list(known._classes[0]._shifts["q"])
+    finish(known.passed(stated.high + 1.0))
+    assert all(after != was for after, was in zip(known._classes[0]._shifts["q"], before, strict=True))
+
+
 def test_the_longest_text_has_room_in_the_configmap() -> None:
     known, name = StartWindows(), "{:063}".format
     known._classes = [
