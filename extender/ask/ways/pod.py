@@ -97,13 +97,18 @@ def with_links(pod: PodRecord) -> PodRecord:
     return msgspec.structs.replace(pod, annotations={**pod.annotations, LINKS: "preferred"})
 
 
+def _place(judge: Judge, asked: Preemptor, names: Sequence[str]) -> str:
+    """The best of these nodes, judged once more; "" where the pod fits on none of them."""
+    node = judge.place(asked, names)
+    return node if node and judge.fits(asked, node) else ""
+
+
 def relax_links(judge: Judge, asked: Preemptor, nodes: JudgedNodes) -> Way | None:
     """Whether the pod fits where links are only preferred: there is no smaller step."""
     if asked.request.links != "required" or asked.request.wanted < 2:
         return None
     relaxed = changed(judge, asked, with_links(asked.pod))
-    node = judge.place(relaxed, nodes.open)
-    if not node or not judge.fits(relaxed, node):
+    if not (node := _place(judge, relaxed, nodes.open)):
         return None
     return Way(
         "relax-links",
@@ -125,8 +130,7 @@ def fewer_gpus(judge: Judge, asked: Preemptor, nodes: JudgedNodes) -> Way | None
         pod = with_gpus(asked.pod, gpus)
         assert pod is not None
         fewer = changed(judge, asked, pod)
-        node = judge.place(fewer, nodes.open)
-        if not node or not judge.fits(fewer, node):
+        if not (node := _place(judge, fewer, nodes.open)):
             return None
         return Way(
             "smaller",
@@ -491,8 +495,7 @@ def _texts_of_wait(chosen: list[Passing], node: str) -> list[str]:
 
 def uncordon(judge: Judge, asked: Preemptor, nodes: JudgedNodes) -> Way | None:
     """Whether the pod fits on a node that only a cordon keeps it off: the best of these."""
-    node = judge.place(asked, nodes.cordoned)
-    if not node or not judge.fits(asked, node):
+    if not (node := _place(judge, asked, nodes.cordoned)):
         return None
     return Way("uncordon", f"uncordon {node}", {"node": node}, (term("nodes", 1, "nodes"),))
 
