@@ -58,7 +58,7 @@ class GpuStore:
         self.drifts: Counter[ledger.Drift] = Counter()
         self.schedulable: set[str] = set()
         self._devices: dict[str, NodeGpus] = {}
-        self._kept: dict[str, UnitLedger] = {}  # of the nodes that hand out parts of GPUs
+        self._unit_ledgers: dict[str, UnitLedger] = {}  # of the nodes that hand out parts of GPUs
         self._away: dict[str, float] = {}  # node -> since when its device plugin offers nothing, the earliest first
         self._lost: set[str] = set()  # nodes whose device plugin has offered nothing for longer than AWAY_SECONDS
         self._plugins = {
@@ -175,7 +175,7 @@ class GpuStore:
         """The node does not exist any more."""
         self.forget(node)
         self.ledgers.pop(node, None)
-        self._kept.pop(node, None)
+        self._unit_ledgers.pop(node, None)
         self._returned(node)
 
     def _log_faults(self, node: str, topology: Topology, now: float) -> None:
@@ -223,13 +223,13 @@ class GpuStore:
     ) -> tuple[NodeLedger, Changes | None]:
         devices = self._devices.get(node)
         if devices is None or devices.units == 1:
-            self._kept.pop(node, None)
+            self._unit_ledgers.pop(node, None)
             return self.read(node, pods, settling), None
-        node_ledger = self._kept.pop(node, None)  # not there while it changes: after a defect all is read anew
+        node_ledger = self._unit_ledgers.pop(node, None)  # not there while it changes: after a defect all is read anew
         if node_ledger is None or node_ledger.devices != devices:
             node_ledger = UnitLedger(devices, held_counts=self.held_counts)
         renewed = node_ledger.renew(pods, settling)
-        self._kept[node] = node_ledger
+        self._unit_ledgers[node] = node_ledger
         return renewed
 
     def holding(self, node: str, uid: str) -> Holding | None:

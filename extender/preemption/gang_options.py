@@ -335,9 +335,8 @@ class Charges:
 
     def alone(self, pod: int) -> Vector:
         """What a pod costs at least, whatever the other victims are; a victim of maximum terms has its own value."""
-        members = [group for group, inside in self._local[self._nodes[pod]] if pod in inside]
         least = [column[pod] for column in self._columns]
-        for group in [*members, *(self.groups[g] for g in self._of.get(pod, ()))]:
+        for group in self._groups(pod):
             least[group.term] += group.least(group.part((pod,)))
         return tuple(least)
 

@@ -189,10 +189,8 @@ class VictimProblem:
         for k in range(first, gathered.start[i + 1]):
             if chosen >> (k - first) & 1:
                 gathered.forced[k] = 1
-                continue
-            gathered.masks[k] = gathered.unsure[k] = 0
-            for r in range(gathered.resources):
-                gathered.amounts[r, k] = 0
+            else:
+                _frees_nothing(gathered, k)
 
     def give_up(self, eviction: Eviction, *, whole: bool) -> None:
         """Look no more at the candidate that it is of; `whole`: at none that is the same node."""
@@ -280,10 +278,14 @@ def _keep_overdue(cluster: ClusterView, gathered: gather.Gathered, wall: float) 
     """A pod that should have ended long ago frees nothing: no eviction must rest on it."""
     for k, row in enumerate(gathered.pods):
         if gathered.terminating[k] and not ends(cluster.pods[cluster.pod_rows.uids[row]], wall):
-            gathered.masks[k] = 0
-            gathered.unsure[k] = 0
-            for r in range(gathered.resources):
-                gathered.amounts[r, k] = 0
+            _frees_nothing(gathered, k)
+
+
+def _frees_nothing(gathered: gather.Gathered, k: int) -> None:
+    """Let the eviction of a gathered pod free no GPU and no amount."""
+    gathered.masks[k] = gathered.unsure[k] = 0
+    for r in range(gathered.resources):
+        gathered.amounts[r, k] = 0
 
 
 def _floor(cluster: ClusterView, rows: array[int], floor: Floor, gathered: gather.Gathered) -> set[int]:
@@ -342,8 +344,8 @@ def _would_fit(cluster: ClusterView, request: PodRequest, node: NodeRecord) -> b
 
 def releases(cluster: ClusterView, name: str, wall: float) -> bool:
     """Whether all that terminates on the node has terminated within a minute, so that an eviction is in vain."""
-    ends = [pod.deletion_at for pod in cluster.pods_on(name) if pod.terminating]
-    return all(end is not None and -OVERDUE_SECONDS <= end - wall <= RELEASE_SECONDS for end in ends)
+    deletions = [pod.deletion_at for pod in cluster.pods_on(name) if pod.terminating]
+    return all(at is not None and -OVERDUE_SECONDS <= at - wall <= RELEASE_SECONDS for at in deletions)
 
 
 # -- a table for each set of GPUs ------------------------------------------------------------------------------------
@@ -567,8 +569,8 @@ class VictimSearch:
     def nearest(self, preemptor: Preemptor, rows: array[int]) -> array[int]:
         """The FIRST of these rows with the lowest bounds on what a preemption costs; rows where no victims suffice are
         left out. Nodes that do not admit the pod are among them."""
-        priority, columns = self._bounds(preemptor, rows)
-        return array("i", [rows[i] for i in scout.least(columns, len(rows), FIRST) if priority[i] < IMPOSSIBLE])
+        priority, bounds = self._bounds(preemptor, rows)
+        return array("i", [rows[i] for i in scout.least(bounds, len(rows), FIRST) if priority[i] < IMPOSSIBLE])
 
     def fits_without(self, request: PodRequest, row: int, uids: set[str]) -> bool:
         """Whether our own filter would pass the pod on the node, were these pods gone."""
@@ -595,11 +597,11 @@ class VictimSearch:
     def _hopeful(self, inquiry: Inquiry, rows: array[int]) -> VictimProblem:
         """Those that may hold one of the two cheapest sets: two are found where the bounds are lowest, and nodes
         whose bounds are above the second are out."""
-        priority, columns = self._bounds(inquiry.preemptor, rows)
-        first = VictimProblem(inquiry, array("i", [rows[i] for i in scout.least(columns, len(rows), FIRST)]))
+        priority, bounds = self._bounds(inquiry.preemptor, rows)
+        first = VictimProblem(inquiry, array("i", [rows[i] for i in scout.least(bounds, len(rows), FIRST)]))
         two = _one_each(first.look(every=False))[:2]
-        second = two[1].cost if len(two) == 2 else (IMPOSSIBLE,) * len(columns)
-        near = scout.within(columns, len(rows), second)
+        second = two[1].cost if len(two) == 2 else (IMPOSSIBLE,) * len(bounds)
+        near = scout.within(bounds, len(rows), second)
         near_rows = array("i", [rows[i] for i in near if priority[i] < IMPOSSIBLE])
         return first if set(near_rows).issubset(first.rows) else VictimProblem(inquiry, near_rows)
 
@@ -674,8 +676,8 @@ def _one_each(evictions: Sequence[Eviction]) -> list[Eviction]:
 
 def amounts_short(cluster: ClusterView, request: PodRequest, row: int) -> tuple[int, ...]:
     """The resources (by index, and OTHER) of which too little is free on the node, claims taken."""
-    columns = zip(request.amounts, cluster.tables.nodes.free_of(row), strict=True)
-    short = tuple(r for r, (wanted, free) in enumerate(columns) if wanted and wanted > free)
+    amounts = zip(request.amounts, cluster.tables.nodes.free_of(row), strict=True)
+    short = tuple(r for r, (wanted, free) in enumerate(amounts) if wanted and wanted > free)
     return (*short, OTHER) if others_short(cluster, request, cluster.names[row]) else short
 
 

@@ -1,7 +1,8 @@
-"""What an owner states of the pods that it creates: the one reading of its object, for the queue, what-if and `check`.
+"""What an owner states of the pods that it creates: the one reading of its object, for the queue, what-if and `check`;
+and what a source of gangs is, which names the gang of a pod.
 
 Theory of operation. `OwnerObject` is the object, whose fields get their types where they are asked for. The reader of
-its kind (`Source.read`, or a function of `other_owners.py`) returns `OwnerRoles`: each role with its template, its
+its kind (`GangSource.read`, or a function of `other_owners.py`) returns `OwnerRoles`: each role with its template, its
 number of pods, their labels and indices, and which of them are created only once others run. Everything else follows
 from the roles: `record_of` makes the record of a live object, with the numbers of its gang and the pods that come late;
 `pods` makes the pods of a question.
@@ -540,7 +541,7 @@ def number(text: str) -> int | None:
 
 
 def agreed(members: Members, key: str) -> int | None:
-    """The number that all pods with the annotation `key`, one of `members.SIZES`, state alike."""
+    """The number that all pods with the annotation `key`, OUR_MINIMUM or one of SIZES, state alike."""
     text = members.agreed(key)
     return number(text) if text is not None else None
 
