@@ -69,7 +69,7 @@ class ParkedPods(Controller):
         self._to_wake.add(uid)
 
     def passed_over(self, pods: Mapping[str, float]) -> None:
-        """There was a look at all pods that wait. `pods`: as `WaitingPods.passed_over`."""
+        """There was a look at all pods that wait. `pods`: as `WaitingCounts.passed_over`."""
         self._to_wake |= {uid for uid, at in pods.items() if self._passed_over.get(uid) != at}
         self._passed_over = dict(pods)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Final, NamedTuple
@@ -15,10 +15,10 @@ from ext_core.link_sets import LinkSets
 from extender.ask import machines, warn
 from extender.ask.explanation import Explanation
 from extender.ask.judge import Judge
-from extender.ask.machines import Fleet, Look, Machine, copy, probe, read, takes, usual
+from extender.ask.machines import Fleet, Look, Machine, copy, probe, takes, usual
 from extender.ask.node_reasons import UNREADABLE
 from extender.ask.nodes import kept_off
-from extender.ask.pending import EVICTING, FITS, SAVING, alike
+from extender.ask.pending import EVICTING, FITS, SAVING, WaitingPods, alike
 from extender.ask.text import count, short
 from extender.cluster.cluster import ClusterView
 from extender.cluster.gpus import MOST_GPUS
@@ -34,15 +34,13 @@ from extender.preemption.certificate import MINIMUM_UNKNOWN
 from extender.preemption.search import Preemptor
 from extender.queue.levels import Layout, PlacementLevel, inside
 from extender.queue.levels import nodes as each_node
-from extender.queue.report import QueueReport, Why
+from extender.queue.report import QueueReport
 from extender.queue.usage import Quota, add_gpus
 
 NOT_COUNTED: Final = "parts-not-counted"
 FIRST: Final = 3
 """Gangs, and kinds of single pods, that are explained."""
 Explain = Callable[[PodRecord], Explanation]
-WaitingPods = Sequence[tuple[PodRecord, Why]]
-"""Each pod that waits, and why (`pending.reasons`)."""
 
 
 def capacity(
@@ -377,9 +375,8 @@ class _Packed:
             del self.open[state]
 
 
-def waiting_units(report: QueueReport | None, waiting: Iterable[tuple[PodRecord, Why]]) -> list[WaitingUnit]:
-    """The gangs and pods that wait for room. `report`: the latest look at the queue; `waiting`: each pod that waits,
-    and why (`pending.reasons`)."""
+def waiting_units(report: QueueReport | None, waiting: WaitingPods) -> list[WaitingUnit]:
+    """The gangs and pods that wait for room. `report`: the latest look at the queue."""
     units = [
         entry.gang.pods
         for entry in (() if report is None else report.waiting)
@@ -393,7 +390,7 @@ def growth(judge: Judge, units: Sequence[WaitingUnit], report: QueueReport | Non
     `report`: states what the queues hold."""
     entries = []
     held = {row["name"]: dict(row["used_gpus"]) for row in (() if report is None else report.queues)}
-    for machine in usual(judge, read(judge)) if units else ():
+    for machine in usual(judge, machines.read(judge)) if units else ():
         packed = _pack(judge, machine, units, held)
         if packed.pods:
             entries.append(

@@ -16,7 +16,7 @@ from extender.ask.fleet import FleetCounts, FleetPoint
 from extender.ask.judge import Judge, over
 from extender.ask.machines import Look, read
 from extender.ask.nodes import JudgedNodes
-from extender.ask.pending import WaitingPods, pods_that_wait
+from extender.ask.pending import WaitingCounts, WaitingPods, pods_that_wait
 from extender.ask.place import GangCase, QueueLook, by_itself
 from extender.ask.suppose import SupposedCluster
 from extender.ask.text import count, gpu_hours, named_gpus, no_gpus, no_such_pod, result_text, seconds
@@ -123,7 +123,7 @@ class Explainer:
 
     def fleet(
         self,
-        pods: Sequence[tuple[PodRecord, Why]] | None = None,
+        pods: WaitingPods | None = None,
         names: Iterable[str] | None = None,
         namespace: str = "",
     ) -> dict[str, Any]:
@@ -191,7 +191,7 @@ class Explainer:
         self._judge.cluster.at(wall)
         return now, wall
 
-    def waiting_pods(self) -> WaitingPods:
+    def waiting_pods(self) -> WaitingCounts:
         """How many pods wait, and which of them kube-scheduler has passed over."""
         waiting, until = self.waiting(), self._times.wall() - pending.LONGEST_BACKOFF
         fit = {pod.uid for pod, why in waiting if why.reason == pending.FITS}
@@ -200,7 +200,7 @@ class Explainer:
             if decision.verb == "filter" and decision.request.uid in fit:
                 last.setdefault(decision.request.uid, decision)
         refused = {uid: call.at for uid, call in last.items() if call.result == "refused" and call.at <= until}
-        return WaitingPods(pending.by_size(waiting), refused)
+        return WaitingCounts(pending.by_size(waiting), refused)
 
     def capacity(self) -> dict[str, Any]:
         """`kind: Capacity`: what could start now, what would start the first that wait, and advice."""
@@ -310,7 +310,7 @@ class Explainer:
             text = place.no_answer(judge.cluster, pod)
             return Explanation(pod, "waits", f"waits: {text}", why=Why(ABSENT, text), warnings=[warning(ABSENT, text)])
         now, wall = self._moment()
-        released = opened(pod)  # what the rules say of it, not that its gate is closed
+        released = opened(pod)  # what the rules state of it, not that its gate is closed
         asked = Preemptor(judge.claims.request(released, now), released, now, wall)
         refused = admission.absent_of_gang(judge.cluster, pod, wall)
         if pod.unread:
@@ -323,9 +323,9 @@ class Explainer:
         if pod.gated:
             shown = self._gated(pod, asked, shown, refused)
         else:
-            last = f"; {_asked(decision, wall)}" if self._live else ""
+            last = f"; {_latest_call(decision, wall)}" if self._live else ""
             more = last if shown.best else _not_evicted(decision, wall)
-            shown = replace(shown, sentence=f"{_said(shown)}{more}", why=pending.of_nodes(judge, asked))
+            shown = replace(shown, sentence=f"{_with_verdict(shown)}{more}", why=pending.of_nodes(judge, asked))
         return _with_quotas(shown, refused)
 
     def _of_nodes(self, pod: PodRecord, asked: Preemptor, decision: Decision | None, refused: Absent) -> Explanation:
@@ -393,7 +393,7 @@ class Explainer:
         others = [gate for gate in pod.gates if gate != GATE]
         holds = [f"another controller opens the gate {gate}" for gate in others]
         if len(others) == len(pod.gates):
-            text = f"waits behind a gate: {' and '.join(holds)}; then it {_said(shown)}"
+            text = f"waits behind a gate: {' and '.join(holds)}; then it {_with_verdict(shown)}"
             return replace(shown, verdict="gated", sentence=text, why=pending.meaning(pending.GATED))
         entry, starting = _entry(report, pod), self._starting(pod)
         if starting and not others:
@@ -412,9 +412,9 @@ class Explainer:
         if pod.unread:
             pass  # `explain` states it
         elif alone:
-            base = _said(shown).removesuffix(explanation.helped(shown.ways))
+            base = _with_verdict(shown).removesuffix(explanation.helped(shown.ways))
             holds.append(
-                f"by itself it {_said(shown) if ways == shown.ways else f'{base}{explanation.cheapest(ways)}'}"
+                f"by itself it {_with_verdict(shown) if ways == shown.ways else f'{base}{explanation.cheapest(ways)}'}"
             )
         else:  # the verdict on one pod is not that on its gang
             holds.append(f"it starts with its gang{explanation.cheapest(ways, caused=False)}")
@@ -451,7 +451,7 @@ class Explainer:
 
 
 def _of_gang_alone(shown: Explanation) -> Explanation:
-    """Without what is said of one of its pods by itself."""
+    """Without what holds for one of its pods by itself."""
     return replace(
         shown, node=None, gpus=None, funnel=(), reasons={}, rejected={}, nearest=None, best=(), preemption=None
     )
@@ -494,7 +494,7 @@ def _waits_for(shown: Explanation) -> bool:
     return shown.verdict == "waits" and bool(shown.ways) and shown.ways[0].kind == "wait"
 
 
-def _said(shown: Explanation) -> str:
+def _with_verdict(shown: Explanation) -> str:
     """The sentence with its verdict."""
     return {"waits": "waits: ", "never": "never fits: "}.get(shown.verdict, "") + shown.sentence
 
@@ -518,7 +518,7 @@ def _not_evicted(decision: Decision | None, wall: float) -> str:
     return f"; its preemption {seconds(max(0.0, wall - decision.at))} ago evicted no pod: {decision.error}"
 
 
-def _asked(decision: Decision | None, wall: float) -> str:
+def _latest_call(decision: Decision | None, wall: float) -> str:
     """What kube-scheduler did about it."""
     if decision is None:
         return "kube-scheduler has not asked about it since this server started, or the record was dropped"
@@ -615,9 +615,9 @@ def evicted_before(entry: EvictedPod, wall: float) -> Mapping[str, str]:
     return warning("evicted-before", text)
 
 
-def may_not_evict(judge: Judge, asked_to_save: Preemptor, nodes: JudgedNodes) -> dict[str, Any] | None:
+def may_not_evict(judge: Judge, asked: Preemptor, nodes: JudgedNodes) -> dict[str, Any] | None:
     """`preemption` of an Explanation; None where the pod may preempt, or where no pod holds GPUs that it asks for."""
-    cluster, request = judge.cluster, asked_to_save.request
+    cluster, request = judge.cluster, asked.request
     lower = others = 0
     for name in nodes.open:
         for pod in cluster.pods_on(name):

@@ -15,7 +15,7 @@ from extender.ask.node_reasons import REMEDIES, counted_reasons
 from extender.ask.nodes import NOT_LINKED, PASSING_REASONS, RESERVED, JudgedNodes, Stage, deciding
 from extender.ask.text import LINKED, amount, count, gpu_hours, named_gpus, needs, other_amount
 from extender.ask.ways import Way
-from extender.ask.ways.pod import OTHER_UNITS, work_lost
+from extender.ask.ways.pod import OTHER_UNITS
 from extender.cluster.cluster import ClusterView
 from extender.decide.decisions import Decision
 from extender.objects.records import PodRecord
@@ -375,6 +375,6 @@ def _listed(texts: Sequence[str]) -> str:
 
 
 def _price(way: Way) -> str:
-    work = work_lost(way.cost)
+    work = next((term["value"] for term in way.cost or () if term["term"] == "work_lost_gpu_seconds"), None)
     lost = f", {gpu_hours(work)} of work lost" if work is not None else ""
     return lost + needs(way.needs)

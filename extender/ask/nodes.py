@@ -95,7 +95,7 @@ def read(judge: Judge, asked: Preemptor) -> JudgedNodes:
     rejections = _Rejections()
     cordoned: list[str] = []
     names = sorted(cluster.nodes)
-    names, others = ([], [(name, UNREADABLE) for name in names]) if pod.unread else admission(pod, cluster, names)
+    names, others = ([], [(name, UNREADABLE) for name in names]) if pod.unread else admitting(pod, cluster, names)
     for name, why in others:
         rejections.add(why, name)
         if why == CORDONED and not kept_off(pod, uncordoned(cluster.nodes[name])):
@@ -181,7 +181,7 @@ def kept_off(pod: PodRecord, node: NodeRecord) -> str:
 
 
 def _kept_off_by_spec(pod: PodRecord, node: NodeRecord) -> str:
-    """As `rejected`, but for how the node offers its GPUs."""
+    """As `kept_off`, but for how the node offers its GPUs."""
     if not (node.unschedulable or node.taints or is_choosy(pod)):
         return ""  # so are nearly all of thousands of nodes
     if node.unschedulable and untolerated((CORDON,), pod.tolerations) is not None:
@@ -194,8 +194,8 @@ def _kept_off_by_spec(pod: PodRecord, node: NodeRecord) -> str:
     return "taint" if untolerated(taints, pod.tolerations) is not None else ""
 
 
-def admission(pod: PodRecord, cluster: ClusterView, names: list[str]) -> tuple[list[str], list[tuple[str, str]]]:
-    """(the names of the nodes that admit the pod; (name, why) of the others, as `rejected` states), in their order.
+def admitting(pod: PodRecord, cluster: ClusterView, names: list[str]) -> tuple[list[str], list[tuple[str, str]]]:
+    """(the names of the nodes that admit the pod; (name, why) of the others, as `kept_off` states), in their order.
     `names`: of nodes that exist."""
     nodes, restricted, choosy, asked = cluster.nodes, cluster.restricted, is_choosy(pod), GpuAsk.of(pod)
     fits = cluster.dra.fits

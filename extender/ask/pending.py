@@ -61,8 +61,12 @@ MOST_NAMED: Final = 20
 """Such gangs that an answer names, those that hold the most GPUs."""
 
 
-class WaitingPods(NamedTuple):
-    """All pods that wait."""
+WaitingPods = Sequence[tuple[PodRecord, Why]]
+"""Each pod that waits, and why, as `reasons` gives them."""
+
+
+class WaitingCounts(NamedTuple):
+    """What metrics and the controllers need of all pods that wait."""
 
     by_size: Mapping[tuple[str, str], int]
     """How many, as the function `by_size`."""
@@ -77,8 +81,8 @@ def pods_that_wait(cluster: ClusterView) -> Iterator[PodRecord]:
     return (cluster.pods[uid] for uid in (*cluster.placements.queued, *cluster.placements.waiting))
 
 
-def by_reason(waiting: Sequence[tuple[PodRecord, Why]]) -> list[dict[str, Any]]:
-    """How many pods wait, with how many GPUs. `waiting`: as `reasons` gives them."""
+def by_reason(waiting: WaitingPods) -> list[dict[str, Any]]:
+    """How many pods wait, with how many GPUs."""
     pods: Counter[str] = Counter()
     gpus: Counter[str] = Counter()
     for pod, why in waiting:
@@ -90,9 +94,8 @@ def by_reason(waiting: Sequence[tuple[PodRecord, Why]]) -> list[dict[str, Any]]:
     ]
 
 
-def by_size(waiting: Sequence[tuple[PodRecord, Why]]) -> Mapping[tuple[str, str], int]:
-    """How many pods wait, by reason and by the GPUs that a pod asks for (POD_SIZES). `waiting`: as `reasons` gives
-    them."""
+def by_size(waiting: WaitingPods) -> Mapping[tuple[str, str], int]:
+    """How many pods wait, by reason and by the GPUs that a pod asks for (POD_SIZES)."""
     pods: Counter[tuple[str, str]] = Counter()
     for pod, why in waiting:
         pods[why.reason, next(text for most, text in POD_SIZES if pod.gpu_count <= most)] += 1

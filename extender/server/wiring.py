@@ -29,7 +29,7 @@ from extender.ask.explain import Explainer, Times
 from extender.ask.fleet import FleetCounts
 from extender.ask.forks import Forks
 from extender.ask.making_room import Room
-from extender.ask.pending import PartialGang, Pending, WaitingPods
+from extender.ask.pending import PartialGang, Pending, WaitingCounts
 from extender.errors import BadInput, ExtenderError, NotFound
 from extender.journal.recorder import RecordedCluster
 from extender.kube.client import ApiServer
@@ -368,7 +368,7 @@ def _surveys(explainer: Explainer, core: Core, asks: Forks, parked: ParkedPods |
         show_fleet(metrics.gpus, metrics.whole_nodes, metrics.linked_sets, counts.models)
         core.trend.add(counts.point)
 
-    def waiting_pods(pods: WaitingPods) -> None:
+    def waiting_pods(pods: WaitingCounts) -> None:
         show_waiting_pods(waiting, pods.by_size)
         if parked is not None:
             parked.passed_over(pods.passed_over)

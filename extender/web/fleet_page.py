@@ -13,10 +13,9 @@ from typing import Any, Final, NamedTuple
 
 from extender.ask.fleet import Trend, stock
 from extender.ask.judge import over
+from extender.ask.pending import WaitingPods
 from extender.cluster.cluster import ClusterView
 from extender.cluster.nodes import model_of
-from extender.objects.records import PodRecord
-from extender.queue.report import Why
 from extender.web.node_pages import (
     HOLDERS,
     LEVELS,
@@ -105,9 +104,9 @@ def fleet_view(content: Content, query: Query) -> JSON:
     }
 
 
-def _summary(models: Sequence[Mapping[str, Any]], waiting: Sequence[tuple[PodRecord, Why]], wall: float) -> JSON:
+def _summary(models: Sequence[Mapping[str, Any]], waiting: WaitingPods, wall: float) -> JSON:
     """The fleet in six numbers, over the nodes that take pods: GPUs are allocated, reserved or free. The GPUs of the
-    other nodes are a number beside. `waiting`: as `Explainer.waiting` gives them."""
+    other nodes are a number beside."""
     fields = ("gpus", "held_gpus", "reserved_gpus", "free_gpus")
     gpus, allocated, kept, free = (sum(model[field] for model in models) for field in fields)
     created = [pod.created for pod, _ in waiting if pod.created is not None]

@@ -9,7 +9,7 @@ from itertools import islice
 from math import inf
 from typing import Any, Final, Literal
 
-from extender.ask.pending import saves_until
+from extender.ask.pending import WaitingPods, saves_until
 from extender.cluster.cluster import ClusterView
 from extender.cluster.nodes import model_of
 from extender.cluster.tables import FIRST_GPU
@@ -126,9 +126,8 @@ def waiting_view(content: Content, query: Query) -> JSON:
     return {"namespace": namespace, **pods_view(waiting, query.get("reason", ""), content.report())}
 
 
-def pods_view(waiting: Sequence[tuple[PodRecord, Why]], reason: str, report: QueueReport | None) -> JSON:
-    """The pods that wait, in the order of `waiting`: as `Explainer.waiting` gives them. `reason`: for one reason, ""
-    all; `report`: states when they start."""
+def pods_view(waiting: WaitingPods, reason: str, report: QueueReport | None) -> JSON:
+    """The pods that wait, in their order. `reason`: for one reason, "" all; `report`: states when they start."""
     reasons = Counter(why.reason for _, why in waiting)
     starts = {} if report is None else report.start_texts()
     chosen = [(pod, why) for pod, why in waiting if reason in ("", why.reason)]

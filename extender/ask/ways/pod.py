@@ -324,11 +324,6 @@ def _eviction(judge: Judge, asked: Preemptor, nodes: JudgedNodes, best: Eviction
     )
 
 
-def work_lost(cost: Any) -> float | None:
-    """GPU-seconds of a cost; None where it does not count them."""
-    return next((term["value"] for term in cost or () if term["term"] == "work_lost_gpu_seconds"), None)
-
-
 # -- what ends by itself: assumed pods, reservations, nominated pods and seats that are counted, and pods that terminate
 #
 # Each node is looked at alone: of what is to end there as much as is needed, the soonest first. A smaller wait ends

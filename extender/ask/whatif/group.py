@@ -15,7 +15,7 @@ from typing import Any
 from extender.ask import nodes as judged_nodes
 from extender.ask import place, warn
 from extender.ask.node_reasons import counted_reasons
-from extender.ask.nodes import JudgedNodes, admission
+from extender.ask.nodes import JudgedNodes, admitting
 from extender.ask.place import GangCase, Outcome
 from extender.ask.suppose import SupposedCluster
 from extender.ask.warn import warning
@@ -201,7 +201,7 @@ def _admitted_nowhere(case: GangCase) -> Iterator[dict[str, str]]:
     except Unplaceable:
         return
     for role in roles:
-        names, others = admission(role.pod, cluster, list(cluster.nodes))
+        names, others = admitting(role.pod, cluster, list(cluster.nodes))
         if not names and others:
             why = counted_reasons(Counter(dict(others).values()))
             yield warning("no-node", f"pod {role.pod.namespace}/{role.pod.name}: no node admits it ({why})")
