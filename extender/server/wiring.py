@@ -294,19 +294,19 @@ def explaining(core: Core, outside: Outside, asks: Forks) -> tuple[Content, list
 def search_of(explainer: Explainer, core: Core, asks: Forks) -> Search:
     """Searches the places of advance reservations in forks, where none counts that is over by then."""
 
-    def found(name: str, asked: WantedRoom, until: float) -> tuple[bytes]:
-        began, advance = time.process_time(), core.verbs.claims.advance
+    def found(name: str, asked: WantedRoom, until: float) -> FoundRoom:
+        advance = core.verbs.claims.advance
         # What is held for pods that have left their nodes for it counts still.
         others = [held for held in advance if (held.owner or turn_of(held.name)[0] != name) and held.since < until]
         advance.take([held for held in others if held.until > asked.at], advance.epoch)
-        room = _found(asked, explainer.room(asked))
-        return (pickle.dumps(room._replace(spent=time.process_time() - began)),)
+        return _found(asked, explainer.room(asked))
 
-    question = asks.add(found)
+    question = asks.add(partial(_counted, found))
 
     async def search(name: str, asked: WantedRoom, until: float) -> FoundRoom:
-        room: FoundRoom = pickle.loads(await asks.whole(question, name, asked, until, fresh=True))
-        return room
+        room: FoundRoom
+        room, spent = pickle.loads(await asks.whole(question, name, asked, until, fresh=True))
+        return room._replace(spent=spent)
 
     return search
 
@@ -421,7 +421,7 @@ class Survey(Controller, Generic[T]):
         whether the cluster has been read."""
         self.name = name
         self._show, self._known, self._forks, self._every = show, known, forks, every_seconds
-        self._question = forks.add(lambda: _counted(count))
+        self._question = forks.add(partial(_counted, count))
 
     async def run(self) -> None:
         """Count, again and again."""
@@ -441,10 +441,10 @@ class Survey(Controller, Generic[T]):
         return float(spent)
 
 
-def _counted(count: Callable[[], object]) -> tuple[bytes]:
-    """The result, and the CPU time that it took."""
+def _counted(count: Callable[..., object], *asked: object) -> tuple[bytes]:
+    """The result, and the CPU time that it took. `asked`: the arguments of `count`."""
     began = time.process_time()
-    result = count()
+    result = count(*asked)
     return (pickle.dumps((result, time.process_time() - began)),)
 
 
