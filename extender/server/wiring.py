@@ -480,10 +480,10 @@ def show_fleet(gpus: Gauge, whole_nodes: Gauge, linked_sets: Gauge, models: Sequ
             linked_sets.labels(name, str(sets["gpus"])).set(sets["sets"])
 
 
-def show_partial_gangs(gangs: Gauge, gpus: Gauge, partial: Sequence[PartialGang]) -> None:
+def show_partial_gangs(gangs: Gauge, gpus: Gauge, partial_gangs: Sequence[PartialGang]) -> None:
     """How many gangs wait for pods of theirs, and the GPUs that they hold meanwhile; as `gpu-extender top` has them."""
-    gangs.set(len(partial))
-    gpus.set(sum(gang.gpus for gang in partial))
+    gangs.set(len(partial_gangs))
+    gpus.set(sum(gang.gpus for gang in partial_gangs))
 
 
 def show_pending(pods: Gauge, oldest: Gauge, by_class: Mapping[str, Pending]) -> None:
@@ -516,9 +516,9 @@ class PartialGangEvents:
         self._events = events
         self._reported: set[tuple[str, str]] = set()  # (uid of the pod that has the Event, name of the gang)
 
-    def report(self, partial: Sequence[PartialGang]) -> None:
-        """A look has ended. `partial`: all gangs that are partial."""
-        current = {(gang.running[0].uid, str(gang.ref)): gang for gang in partial}
+    def report(self, partial_gangs: Sequence[PartialGang]) -> None:
+        """A look has ended. `partial_gangs`: all of them."""
+        current = {(gang.running[0].uid, str(gang.ref)): gang for gang in partial_gangs}
         self._reported &= current.keys()
         few = FewEvents(self._events)
         for key, gang in current.items():
