@@ -342,10 +342,8 @@ class ReservationStore(Controller):
         if text is None or stored is None or text == stored:
             return text == stored
         ours, theirs = fields(text), fields(stored)
-        if theirs == ours:
-            return True
-        shared = theirs and all(ours.get(name) == value for name, value in theirs.items())
-        return bool(shared) and self._written.get(uid) == text
+        is_part = bool(theirs) and theirs.items() <= ours.items()
+        return theirs == ours or (is_part and self._written.get(uid) == text)
 
     def _forget_newer(self) -> None:
         """Entries of a version to come that are over: the map loses them. The lists are in."""
@@ -444,8 +442,6 @@ def released(metrics: Metrics, reservation: Reservation, cause: str) -> None:
 
 FORMAT: Final = 1
 MOST_ENTRIES: Final = 500
-
-
 MOST_VICTIMS: Final = 1_000  # a node has some hundred pods
 MOST_TEXT: Final = 100_000  # bytes of one entry
 AHEAD_SECONDS: Final = 300.0  # another machine's clock may be ahead by so much
