@@ -293,10 +293,10 @@ class AdvanceController(Controller):
         """What is to be kept of one entry now. `changes`: of entries before it."""
         wall, stated_now = self._clock.wall(), _digest(entry)
         held = () if kept is None else _in_transit(kept)
-        if kept is not None and kept.phase == "ended" and wall < entry.until:  # a later end, or the clock stepped back
-            kept = None
         if kept is not None:
-            kept = self._restated(entry, kept, changes) if kept.stated == stated_now else None
+            revived = kept.phase == "ended" and wall < entry.until  # a later end, or the clock stepped back
+            stands = kept.stated == stated_now and not revived
+            kept = self._restated(entry, kept, changes) if stands else None
         if kept is None:
             kept = Kept(1, entry.name, stated_now, entry.since, entry.until, namespaces=entry.namespaces, held=held)
         if wall >= entry.until:

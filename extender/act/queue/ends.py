@@ -634,7 +634,7 @@ class Repairs:
 
 
 def _has_gpus(seat: Seat) -> bool:
-    return bool(seat.gpus) or any(seat.amounts[FIRST_GPU:])
+    return bool(seat.gpus or _gpus(seat))
 
 
 def _namespace(gang: str) -> str:
