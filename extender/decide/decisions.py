@@ -20,8 +20,9 @@ from extender.cluster.tables import Tables
 from extender.decide.wire import Args, Binding, PreemptionArgs
 from extender.objects.records import PodRecord
 from extender.policy.contracts import Class, PodRequest, Reason
-from extender.policy.policy import Column, Policy, Price
+from extender.policy.policy import Column, Policy
 from extender.policy.reasons import REASONS
+from extender.policy.scorers import Price
 from extender.reservations.assumed import Attempts
 from extender.settings import Settings
 

@@ -16,7 +16,7 @@ from array import array
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from ext_core import encode, fit, score, survey
 from ext_core.rows import Rejections
@@ -47,23 +47,26 @@ Rejected: TypeAlias = "tuple[array[int], array[int]]"  # rows and their codes
 NOTHING: Final[Rejected] = (array("i"), array("B"))
 
 
+class VerbParts(NamedTuple):
+    """What filter, prioritize and bind decide by."""
+
+    settings: Settings
+    cluster: Cluster
+    policy: Policy
+    claims: Claims
+    hold_back: HoldBack
+    history: History
+
+
 class Filter:
     """Answers filter. Time is an argument: `now` is seconds on the server's monotonic clock, `wall` since 1970."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        cluster: Cluster,
-        policy: Policy,
-        claims: Claims,
-        hold_back: HoldBack,
-        history: History,
-    ) -> None:
-        self._settings, self._cluster, self._policy, self._claims = settings, cluster, policy, claims
-        self._hold_back, self._freshness, self._history = hold_back, hold_back.freshness, history
-        self._texts = texts(settings.failing_nodes)  # by code
+    def __init__(self, parts: VerbParts) -> None:
+        self._settings, self._cluster, self._policy, self._claims, self._hold_back, self._history = parts
+        self._freshness = parts.hold_back.freshness
+        self._texts = texts(parts.settings.failing_nodes)  # by code
         self.unknown_nodes = UnknownNodes()
-        self._sampling = Sampling(cluster, policy, claims)
+        self._sampling = Sampling(parts.cluster, parts.policy, parts.claims)
 
     def answer(self, body: bytes, now: float, wall: float, *, again: bool = False) -> Answer:
         """The answer to ExtenderArgs. `again`: a second look of the same attempt, before it is answered. Raises
@@ -267,7 +270,6 @@ class Sampling:
 
 APPEAR_SECONDS = 60.0  # a node that stays unknown for longer is not about to appear in our watch
 MOST_UNKNOWN_NODES = 10_000
-LONGEST_NAME = 253  # characters: no node has a longer name
 
 
 class UnknownNodes:
@@ -301,7 +303,7 @@ class UnknownNodes:
             self._named.clear()
         young = False
         for name in names[: MOST_UNKNOWN_NODES // 2]:  # so many are remembered; no cluster is so far ahead of our watch
-            if len(name) > LONGEST_NAME:
+            if len(name) > wire.LONGEST_NAME:
                 continue
             first = self._named.get(name, (now, now))[0]
             self._named[name] = (first, now)
@@ -317,17 +319,8 @@ PRIORITIZE_STAGES: Final = ("read", "score", "encode")
 class Prioritize:
     """Answers prioritize. Time is an argument: `now` is seconds on the server's monotonic clock, `wall` since 1970."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        cluster: Cluster,
-        policy: Policy,
-        claims: Claims,
-        hold_back: HoldBack,
-        history: History,
-    ) -> None:
-        self._settings, self._cluster, self._policy, self._claims = settings, cluster, policy, claims
-        self._hold_back, self._history = hold_back, history
+    def __init__(self, parts: VerbParts) -> None:
+        self._settings, self._cluster, self._policy, self._claims, self._hold_back, self._history = parts
 
     def answer(self, body: bytes, now: float, wall: float) -> Answer:
         """The answer to ExtenderArgs. Raises BadRequest."""
@@ -452,17 +445,9 @@ class Preempt:
 class Bind:
     """Answers bind. Time is an argument: `now` is seconds on the server's monotonic clock, `wall` since 1970."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        cluster: Cluster,
-        policy: Policy,
-        claims: Claims,
-        hold_back: HoldBack,
-        history: History,
-    ) -> None:
-        self._cluster, self._policy, self._claims = cluster, policy, claims
-        self._freshness, self._history = hold_back.freshness, history
+    def __init__(self, parts: VerbParts) -> None:
+        settings, self._cluster, self._policy, self._claims, hold_back, self._history = parts
+        self._freshness = hold_back.freshness
         self._texts = texts(settings.failing_nodes)  # by code
 
     def answer(self, binding: wire.Binding, pod: PodRecord, now: float, wall: float) -> Answer | BindIntent:
@@ -614,6 +599,7 @@ class Verbs:
         cluster.subscribe(requests)
         evicted = EvictedPods(cluster)
         cluster.subscribe(evicted)
+        parts = VerbParts(settings, cluster, policy, claims, hold_back, history)
         return cls(
             settings,
             cluster,
@@ -625,10 +611,10 @@ class Verbs:
             evicted,
             preemption,
             search.time,
-            Filter(settings, cluster, policy, claims, hold_back, history),
-            Prioritize(settings, cluster, policy, claims, hold_back, history),
+            Filter(parts),
+            Prioritize(parts),
             Preempt(cluster, preemption, history),
-            Bind(settings, cluster, policy, claims, hold_back, history),
+            Bind(parts),
         )
 
     def take(self, settings: Settings) -> None:

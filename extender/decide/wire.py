@@ -23,6 +23,7 @@ from extender.objects.records import PodRecord
 from extender.preemption.preemption import Offered, Offers
 
 LONGEST_NAME: Final = 253
+"""Characters: no object of Kubernetes has a longer name."""
 
 
 class CandidateNodes(msgspec.Struct):

@@ -12,8 +12,7 @@ from extender.cluster.tables import Tables
 from extender.policy.contracts import CostTerm, PodRequest, Rule, Scorer
 from extender.policy.costs import COSTS, prices
 from extender.policy.rules import RULES
-from extender.policy.scorers import SCORERS, Fragmentation, Packing
-from extender.policy.scorers import Price as Price
+from extender.policy.scorers import SCORERS, Fragmentation, Packing, Price
 from extender.settings import Known, Settings
 
 MOST_PRICES: Final = 4_096  # tables of 2 kB at most
