@@ -46,7 +46,7 @@ from extender.act.events import EventRecorder, of_pod
 from extender.cluster.cluster import Cluster, ClusterView
 from extender.kube.client import ApiError, ApiServer, NoAnswer
 from extender.kube.own_objects import ConfigMap, Regarding
-from extender.kube.pod_writes import AT_ONCE, Patched, PodEvictions, PodPatches
+from extender.kube.pod_writes import AT_ONCE, Patched, PodEvictions, PodPatches, pod_path
 from extender.log import get_log
 from extender.metrics import Metrics
 from extender.objects import gangs
@@ -490,9 +490,8 @@ class EvictionRequests:
 
     async def create(self, pod: PodRecord) -> Outcome:
         """Request the eviction of the pod where it names responders; raises nothing."""
-        path = f"/api/v1/namespaces/{quote(pod.namespace, safe='')}/pods/{quote(pod.name, safe='')}"
         try:
-            found = await self._server.find(path)
+            found = await self._server.find(pod_path(pod.namespace, pod.name))
             stated = None if found is None else _POD.decode(found)
             if stated is None or stated.metadata.uid != pod.uid or not stated.spec.evictionResponders:
                 return "none"

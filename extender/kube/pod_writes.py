@@ -108,7 +108,7 @@ class PodPatches:
     ) -> Patched:
         stated = {"annotations": dict(annotations)} if annotations else {}
         meta = {"resourceVersion": version or pod.resource_version, **stated}
-        path = f"{_path(pod.namespace, pod.name)}{part}"
+        path = f"{pod_path(pod.namespace, pod.name)}{part}"
         return await patched(self._server, path, {"metadata": meta, **body}, content_type)
 
 
@@ -159,7 +159,8 @@ def _requirement(stated: Requirement) -> dict[str, object]:
     return {"key": stated.key, "operator": stated.operator, **values}
 
 
-def _path(namespace: str, name: str) -> str:
+def pod_path(namespace: str, name: str) -> str:
+    """Of a pod at the API server."""
     return f"/api/v1/namespaces/{quote(namespace, safe='')}/pods/{quote(name, safe='')}"
 
 
@@ -212,7 +213,7 @@ class PodEvictions:
             "deleteOptions": {"preconditions": {"uid": pod.uid}, **options},
         }
         try:
-            await self._server.post(f"{_path(pod.namespace, pod.name)}/eviction", msgspec.json.encode(body))
+            await self._server.post(f"{pod_path(pod.namespace, pod.name)}/eviction", msgspec.json.encode(body))
         except ApiError as error:
             if error.status in (404, 409):
                 return Evicted("gone", str(error))  # 409: another pod has its name now
@@ -262,7 +263,7 @@ class Bindings:
             }
         )
         try:
-            await self._server.post(f"{_path(namespace, name)}/binding", body)
+            await self._server.post(f"{pod_path(namespace, name)}/binding", body)
         except ApiError as error:
             otherwise: BindingOutcome = "unknown" if error.status >= 500 else "refused"
             return BindResult(_OUTCOMES.get(error.status, otherwise), str(error))
@@ -273,7 +274,7 @@ class Bindings:
     async def get_pod(self, namespace: str, name: str) -> PodRecord | None:
         """The pod as the API server has it now, None when there is none; one that is nested too deep is read as well.
         Raises ApiError, NoAnswer, RecordError (of what is read in part only, too: bind must know all of it)."""
-        raw = await self._server.find(_path(namespace, name))
+        raw = await self._server.find(pod_path(namespace, name))
         if raw is None:
             return None
         try:
@@ -536,7 +537,7 @@ async def _pages(server: ApiServer, listed: WatchedKind) -> AsyncGenerator[Page]
 
 
 async def _remove(server: ApiServer, pod: PodRecord, tally: Tally) -> None:
-    path = _path(pod.namespace, pod.name)
+    path = pod_path(pod.namespace, pod.name)
     gates = [{"$patch": "delete", "name": GATE}]
     meta: dict[str, Any] = {"uid": pod.uid}
     if WANTS_NODES in pod.annotations:

@@ -27,7 +27,7 @@ from extender.act.controller import each
 from extender.act.queue.release import AT_ONCE
 from extender.cluster.cluster import Cluster
 from extender.kube.client import ApiError, ApiServer, NoAnswer
-from extender.kube.pod_writes import Patched, PodPatches
+from extender.kube.pod_writes import Patched, PodPatches, pod_path
 from extender.log import get_log
 from extender.metrics import Metrics
 from extender.objects.gangs import Ref
@@ -317,11 +317,11 @@ class ProvisioningRequests:
 
     async def _template(self, name: str, like: PodRecord, first: PodRecord) -> dict[str, str]:
         """The reference of a PodTemplate for pods like this one; it is made."""
-        core = f"/api/v1/namespaces/{quote(first.namespace, safe='')}"
-        pod = msgspec.json.decode(await self._server.get(f"{core}/pods/{quote(like.name, safe='')}"))
+        pod = msgspec.json.decode(await self._server.get(pod_path(first.namespace, like.name)))
         spec = {key: value for key, value in pod["spec"].items() if key not in _OF_POD}
         template = {"metadata": {"labels": pod["metadata"].get("labels") or {}}, "spec": spec}
-        await self._make(f"{core}/podtemplates", _object("v1", "PodTemplate", name, first) | {"template": template})
+        path = f"/api/v1/namespaces/{quote(first.namespace, safe='')}/podtemplates"
+        await self._make(path, _object("v1", "PodTemplate", name, first) | {"template": template})
         return {"name": name}
 
     async def _make(self, path: str, body: dict[str, Any]) -> None:
