@@ -231,6 +231,7 @@ KEY: Final = "document"
 READ_SECONDS = 60.0  # the start of the process waits no longer for a text
 BACKOFF: Final = Backoff(first=0.2, most=10.0)
 LAST_SECONDS = 2.0  # its end waits no longer
+STORE_SECONDS: Final = 60.0  # between two writes of what changes often
 TRIES: Final = 8  # of a write: at the end all that share the ConfigMap write at once, and each may come last
 log = get_log()
 

@@ -41,7 +41,7 @@ from urllib.parse import quote
 import msgspec
 
 from extender.act.controller import Controller, Leadership, repeat
-from extender.act.document import LearnedStore, Seconds
+from extender.act.document import STORE_SECONDS, LearnedStore, Seconds
 from extender.act.events import EventRecorder, of_pod
 from extender.cluster.cluster import Cluster, ClusterView
 from extender.kube.client import ApiError, ApiServer, NoAnswer
@@ -569,7 +569,6 @@ MOST_NAMESPACES: Final = 200
 TOGETHER_SECONDS: Final = 60.0  # requests to one owner within this time are one
 REFRESH_SECONDS: Final = 3_600.0
 SHARE_STEP: Final = 10  # thousandths: a smaller change is not applied
-STORE_SECONDS: Final = 60.0  # it is stored
 ANSWERS_KEY: Final = "save-answers"
 ANSWERS_FORMAT: Final = 1
 MOST_ANSWERS_TEXT: Final = 900_000  # characters

@@ -9,6 +9,8 @@ that are not known, and the watch could not have shown it. For other pods kube-s
 
 Attempts, what a pod's latest filter call answered, matter while kube-scheduler may ask about the same pod again. Beyond
 MOST_ATTEMPTS, or MOST_NAMES, the oldest are forgotten: the next filter call of such a pod counts as its first.
+
+The `Journal` hears of each change of this store and of the others of the package.
 """
 
 from __future__ import annotations

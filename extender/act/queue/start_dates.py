@@ -9,7 +9,7 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from extender.act.controller import Controller, repeat
-from extender.act.document import LearnedStore
+from extender.act.document import STORE_SECONDS, LearnedStore
 from extender.act.queue.release import Reads
 from extender.cluster.cluster import ClusterView
 from extender.cluster.listener import Listener
@@ -47,7 +47,6 @@ FEW_STARTS: Final = "too few gangs have waited and started so far"
 NOT_SEEN: Final = "most of the schedules that are drawn end before it starts"
 RUN_TIMES_KEY: Final = "run-times"
 WINDOWS_KEY: Final = "start-windows"
-STORE_SECONDS: Final = 60.0  # between two times at which what was learned is stored
 
 
 class LiveDates:
