@@ -415,8 +415,7 @@ def _group_verdict(group: Json) -> str:
     if group["verdict"] == "fits":
         return f"{before}{those} {fit} on {_node_count(pods)}{where}"
     if group["verdict"] == "evict":
-        after = f"after the eviction of {count(len(group['victims']), 'pod')}"
-        return f"{before}{those} {fit} on {_node_count(pods)}{where} {after}"
+        return f"{before}{those} {fit} on {_node_count(pods)}{where} after {_evictions(group['victims'])}"
     why = short(group.get("text", ""), LONGEST_WAY)
     none = f"{others} {'has' if len(pods) == 1 else 'have'} no place" if running else "it cannot start whole"
     return f"{before}{none} ({why})"

@@ -64,15 +64,21 @@ def _counts(gpus: Mapping[str, int] | Iterable[tuple[str, int]]) -> dict[str, in
 # -- the GPUs of a node ------------------------------------------------------------------------------------------------
 
 
+def offering(cluster: ClusterView, name: str) -> NodeRecord | None:
+    """The node; None: it is gone, or offers no GPUs."""
+    node = cluster.nodes.get(name)
+    return node if node is not None and name in cluster.gpus.topologies and any(node.gpus.values()) else None
+
+
 def node_map(cluster: ClusterView, name: str) -> dict[str, Any] | None:
     """The GPUs of a node by index; None: the node is gone, or offers no GPUs.
 
     `pods` of a GPU: those that hold it, or parts of it, and how that is known; `unplaced`: pods that hold GPUs (or
     units of them) at positions that are not known; `closed`: why the node takes no pods, as `NodeRecord.closed`."""
-    node, topology = cluster.nodes.get(name), cluster.gpus.topologies.get(name)
-    if node is None or topology is None or not any(node.gpus.values()):
+    node = offering(cluster, name)
+    if node is None:
         return None
-    ledger = cluster.gpus.ledgers.get(name)
+    topology, ledger = cluster.gpus.topologies[name], cluster.gpus.ledgers.get(name)
     holdings = () if ledger is None else ledger.holdings
     healthy = cluster.tables.nodes.healthy_of(cluster.row(name))
     held = [(cluster.pods.get(holding.uid), holding) for holding in holdings]

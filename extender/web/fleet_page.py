@@ -15,6 +15,7 @@ from extender.ask.fleet import Trend, stock
 from extender.ask.judge import over
 from extender.ask.pending import WaitingPods
 from extender.cluster.cluster import ClusterView
+from extender.cluster.dump import offering
 from extender.cluster.nodes import model_of
 from extender.web.node_pages import (
     HOLDERS,
@@ -294,15 +295,12 @@ def racks(content: Content, level: str, names: Iterable[str] | None = None) -> l
     """Each group of nodes that offer GPUs, by name. `names`: of nodes, None: all."""
     cluster = content.verbs.cluster
     groups, by_group = Groups(cluster, level), dict[str, Rack]()
-    offering = [
-        node
-        for name in sorted(cluster.gpus.topologies if names is None else names)
-        if (node := cluster.nodes.get(name)) is not None and any(node.gpus.values()) and cluster.row(name) >= 0
-    ]
-    rows = cluster.rows.index.rows([node.name for node in offering])
+    named = sorted(cluster.gpus.topologies if names is None else names)
+    nodes = [node for name in named if (node := offering(cluster, name)) is not None and cluster.row(name) >= 0]
+    rows = cluster.rows.index.rows([node.name for node in nodes])
     gpus, held, reserved, free, _, _ = stock(over(content.verbs), content.times.monotonic(), rows)
     topologies, healthy_of, restricted = cluster.gpus.topologies, cluster.tables.nodes.healthy_of, cluster.restricted
-    for at, (node, row) in enumerate(zip(offering, rows, strict=True)):
+    for at, (node, row) in enumerate(zip(nodes, rows, strict=True)):
         name, group = node.name, groups.of(node)
         broken = max(0, topologies[name].gpus - healthy_of(row).bit_count())
         closed = name in restricted and bool(node.closed)

@@ -14,7 +14,7 @@ from extender.ask.judge import Judge, over
 from extender.ask.pending import pods_that_wait
 from extender.ask.text import no_such_node
 from extender.cluster.cluster import ClusterView
-from extender.cluster.dump import node_map
+from extender.cluster.dump import node_map, offering
 from extender.cluster.nodes import model_of
 from extender.cluster.statements import gpus_of
 from extender.cluster.tables import FIRST_GPU
@@ -126,10 +126,8 @@ class Holders:
 def members(cluster: ClusterView, level: str, group: str) -> list[str]:
     """The nodes of a group that offer GPUs, by name."""
     groups = Groups(cluster, level)
-    offering = (cluster.nodes.get(name) for name in cluster.gpus.topologies)
-    return sorted(
-        node.name for node in offering if node is not None and any(node.gpus.values()) and groups.of(node) == group
-    )
+    nodes = (offering(cluster, name) for name in cluster.gpus.topologies)
+    return sorted(node.name for node in nodes if node is not None and groups.of(node) == group)
 
 
 def maps_of(content: Content, names: Sequence[str], holders: Holders) -> list[JSON]:
@@ -192,13 +190,7 @@ def drawing(content: Content, name: str, without: Iterable[str] = ()) -> tuple[J
 
 def has_page(content: Content) -> Callable[[str], bool]:
     """Whether a node of this name has a view: it exists, and offers GPUs."""
-    cluster = content.verbs.cluster
-
-    def known(name: str) -> bool:
-        node = cluster.nodes.get(name)
-        return node is not None and name in cluster.gpus.topologies and any(node.gpus.values())
-
-    return known
+    return lambda name: offering(content.verbs.cluster, name) is not None
 
 
 def node_view(content: Content, query: Query) -> JSON:
