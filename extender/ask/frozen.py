@@ -118,7 +118,7 @@ def _named(
     except records.RecordError as error:
         if not _of(item):
             raise
-        reading = decode.read(kind, item, gpus, str(error))
+        reading = decode.read_invalid(kind, item, gpus, str(error))
         record = reading.record
         message = reading.message if record is not None else f"{short(str(error), MOST_MESSAGE)}: left out"
         invalid.append(Invalid(kind, decode.name_of(reading.identity), message))

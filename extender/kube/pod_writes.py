@@ -280,7 +280,7 @@ class Bindings:
         try:
             return records.pod(raw, self._gpus)
         except RecordError as error:
-            pod = decode.read("Pod", raw, self._gpus, str(error)).record
+            pod = decode.read_invalid("Pod", raw, self._gpus, str(error)).record
             if not isinstance(pod, PodRecord) or pod.unread:
                 raise
             return pod

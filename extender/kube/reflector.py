@@ -149,7 +149,7 @@ class Decoder:
             self._state.rejected.pop("/".join(key_of(record)), None)
 
     def _rejected(self, raw: msgspec.Raw, why: str) -> Record | Identity:
-        reading = decode.read(self._watched.kind, raw, self._gpus, why, self._watched.group or ("", ""))
+        reading = decode.read_invalid(self._watched.kind, raw, self._gpus, why, self._watched.group or ("", ""))
         which, state = reading.identity, self._state
         state.counters.reasons[reading.reason] += 1
         key = "/".join(key_of(which))

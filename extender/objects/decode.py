@@ -96,7 +96,7 @@ _CHANGES: Final[dict[Kind, tuple[msgspec.json.Decoder[Any], Callable[[Any, froze
 
 # -- what can be read of an object that cannot be read in full: an invalid object affects only itself
 #
-# Theory of operation. `record` reads exactly; only where it fails is an object read here, in three steps:
+# Theory of operation. `record` reads exactly; only where it fails does `read_invalid` read the object, in three steps:
 # 1. What is nested deeper than any field that we use becomes null, and the object is read again: then it counts in
 #    full.
 # 2. Each field that cannot be read becomes null, one after the other, until the rest can be read.
@@ -114,7 +114,7 @@ _CHANGES: Final[dict[Kind, tuple[msgspec.json.Decoder[Any], Callable[[Any, froze
 #   read.
 # - ResourceClaim: the last readable version counts where its allocation or its pods cannot be read.
 # - PriorityClass, DeviceClass, ResourceClaimTemplate, DeviceTaintRule, FailedPod: the last readable version counts.
-#   Nothing here raises: any bytes are answered. Names and messages are cut, since tenants write them.
+# Any bytes are answered. Names and messages are cut, since tenants write them.
 
 
 DEEPEST: Final = 32  # levels of an object; what we read lies in 10 at most
@@ -145,10 +145,10 @@ class TolerantReading(NamedTuple):
     message: str  # what is wrong with it, and what counts instead
 
 
-def read(
+def read_invalid(
     kind: Kind, source: Source, gpus: frozenset[str], error: str, group: tuple[str, str] = ("", "")
 ) -> TolerantReading:
-    """An object that extender.objects.records rejects with `error`. `group`: (API group, kind) of a Group."""
+    """An object that `record` rejects with `error`. Never raises. `group`: (API group, kind) of a Group."""
     unknown, plain = Identity("", "", "", ""), None
     try:
         shallow: Source = source
@@ -372,7 +372,7 @@ def _pod(plain: dict[str, Any], gpus: frozenset[str], group: tuple[str, str]) ->
 
 
 def _last_resort(kind: Kind, plain: Any, gpus: frozenset[str]) -> _Read:
-    """Of a Pod that led to a defect in this module: where it is, and that the number of its GPUs is unknown."""
+    """Of a Pod that led to a defect of this reading: where it is, and that the number of its GPUs is unknown."""
     with suppress(Exception):
         if kind == "Pod" and isinstance(plain, dict):
             bones = _skeleton(plain)
@@ -538,7 +538,7 @@ def all_of(
         try:
             yield record(kind, raw, gpus, group)
         except Exception as error:
-            reading = read(kind, raw, gpus, str(error), group or ("", ""))
+            reading = read_invalid(kind, raw, gpus, str(error), group or ("", ""))
             invalid.append(Invalid(group[1] if group else kind, name_of(reading.identity), reading.message))
             if reading.record is not None:
                 yield reading.record

@@ -27,7 +27,7 @@ GPUS = frozenset({GPU})
 
 
 def reading(kind: Kind, item: JSON, group: tuple[str, str] = ("", "")) -> decode.TolerantReading:
-    return decode.read(kind, json.dumps(item).encode(), GPUS, "wrong", group)
+    return decode.read_invalid(kind, json.dumps(item).encode(), GPUS, "wrong", group)
 
 
 def of_pod(**spec: Any) -> PodRecord:
@@ -226,7 +226,7 @@ def test_of_other_kinds_the_last_readable_version_counts(kind: Kind) -> None:
 
 def test_names_and_messages_are_bounded() -> None:
     item = workload("p" * 10_000, 1, node="n", spec={"preemptionPolicy": 3})
-    found = decode.read("Pod", json.dumps(item).encode(), GPUS, "e" * 10_000)
+    found = decode.read_invalid("Pod", json.dumps(item).encode(), GPUS, "e" * 10_000)
     assert len(decode.name_of(found.identity)) == decode.LONGEST_NAME
     assert len(found.message) < 500
     told = decode.warnings([decode.Invalid("Pod", "p", "m")] * 50)
