@@ -543,7 +543,7 @@ class EvictionRequests:
         return outcome
 
 
-# -- how the owners of pods have answered requests to save their work: who ignores them is believed less
+# -- how the owners of pods have answered requests to save their work: one that ignores them is believed less
 #
 # 1. A request that ends counts once for the owner (`gangs.top_owner`) and once for its namespace, as saved or as
 #    ignored; a late answer is ignored. Members of a gang are asked together: the first one that ends counts.
@@ -563,7 +563,7 @@ class EvictionRequests:
 HALF_LIFE_SECONDS: Final = 7 * 86_400.0
 OWN_WEIGHT: Final = 0.5
 NAMESPACE_WEIGHT: Final = 4.0
-LEAST_WEIGHT: Final = 0.05  # answers: who has fewer by now is forgotten
+LEAST_WEIGHT: Final = 0.05  # answers: an owner with fewer by now is forgotten
 MOST_OWNERS: Final = 16  # of a namespace
 MOST_NAMESPACES: Final = 200
 TOGETHER_SECONDS: Final = 60.0  # requests to one owner within this time are one

@@ -276,7 +276,7 @@ class _Answer(msgspec.Struct):
 
 
 class Reviews:
-    """The two questions. ApiError: the server refuses them; NoAnswer: it gives no answer that can be used."""
+    """The two questions. ApiError: the server rejects them; NoAnswer: it gives no answer that can be used."""
 
     def __init__(self, server: ApiServer) -> None:
         self._server = server

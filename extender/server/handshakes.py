@@ -1,7 +1,7 @@
 """TLS handshakes of new connections: how many may be under way, and how long each may take.
 
 A connection is one of those that `Connections` counts once its handshake is done. An event loop would keep as many
-before that as clients open, each with 50 KiB: whoever reaches a port could use up memory and files of the verbs.
+before that as clients open, each with 50 KiB: any client that reaches a port could use up what the verbs need.
 """
 
 from __future__ import annotations

@@ -19,7 +19,6 @@ from extender.decide.verbs import Verbs
 from extender.kube.pod_writes import PodEvictions
 from extender.log import get_log
 from extender.metrics import Metrics
-from extender.objects import gangs
 from extender.objects.gangs import Ref
 from extender.objects.queueing import GATE, PINNED, rank_of
 from extender.objects.records import PodRecord, RecordError
@@ -190,7 +189,7 @@ class AbsentSeats:
 
     async def _settle(self, name: str, now: float) -> bool:
         """Give the free seats of a gang to its new pods; whether one was given. Others run before."""
-        named = gangs.Ref.of(name)
+        named = Ref.of(name)
         for _ in self._stand_ins.steps(named, present(self._cluster, named)):
             await asyncio.sleep(0)
         pods = present(self._cluster, named)
