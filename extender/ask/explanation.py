@@ -13,7 +13,7 @@ from extender.ask.fleet import SIZES
 from extender.ask.judge import Judge, Ranked
 from extender.ask.node_reasons import REMEDIES, counted_reasons
 from extender.ask.nodes import NOT_LINKED, PASSING_REASONS, RESERVED, JudgedNodes, Stage, deciding
-from extender.ask.text import LINKED, amount, count, gpu_hours, named_gpus, needs, other_amount
+from extender.ask.text import LINKED, amount, count, gpu_hours, joined, named_gpus, needs, other_amount
 from extender.ask.ways import Way
 from extender.ask.ways.pod import OTHER_UNITS
 from extender.cluster.cluster import ClusterView
@@ -71,7 +71,7 @@ class Explanation:
     why: Why | None = None
     """Why it waits, as `top` counts it; None where it does not."""
     devices: Mapping[str, Any] | None = None
-    """Which devices its claims have, and what allocates them, as `devices_of` has it."""
+    """Which devices its claims have, and what allocates them; None where it has none for GPUs."""
     evicted: Mapping[str, Any] | None = None
     preemption: Mapping[str, Any] | None = None
     evictable_by: Sequence[Mapping[str, Any]] | None = None
@@ -293,7 +293,7 @@ def never(cluster: ClusterView, asked: Preemptor, nodes: JudgedNodes) -> str:
     linked = f" that are certain {_certain(request)}" if request.by_position else ""
     others = [other_amount(*asked_amount) for asked_amount in request.others]
     amounts = [amount(what, asks) for what, asks in zip(("cpu", "memory"), request.amounts, strict=False) if asks]
-    wants = _listed([f"{_gpus(asked)}{linked}", *amounts, *others])
+    wants = joined([f"{_gpus(asked)}{linked}", *amounts, *others])
     return f"no node takes it, whatever ends there: it asks for {wants} ({counted_reasons(nodes.reasons)})"
 
 
@@ -353,7 +353,7 @@ def _certain(request: PodRequest) -> str:
 
 def _gpus(asked: Preemptor) -> str:
     """The GPUs that the pod asks for."""
-    return _listed([amount(*resource_count) for resource_count in asked.pod.gpus])
+    return joined([amount(*resource_count) for resource_count in asked.pod.gpus])
 
 
 def _missing(missing: Sequence[Mapping[str, Any]]) -> str:
@@ -363,15 +363,8 @@ def _missing(missing: Sequence[Mapping[str, Any]]) -> str:
         for miss in missing
         if miss["what"] != LINKED
     ]
-    parts = [f"{_listed(amounts)} short"] if amounts else []
-    return _listed(
-        parts + [f"a linked set of {miss['have']} instead of {count(miss['need'], 'GPU')}" for miss in loose]
-    )
-
-
-def _listed(texts: Sequence[str]) -> str:
-    """ "a, b and c"."""
-    return " and ".join([", ".join(texts[:-1]), texts[-1]] if len(texts) > 1 else texts)
+    parts = [f"{joined(amounts)} short"] if amounts else []
+    return joined(parts + [f"a linked set of {miss['have']} instead of {count(miss['need'], 'GPU')}" for miss in loose])
 
 
 def _price(way: Way) -> str:

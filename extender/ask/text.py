@@ -58,8 +58,12 @@ MOST_DEVICES: Final = 8
 def no_such_pod(cluster: ClusterView, namespace: str, name: str) -> str:
     """That no pod has this name, with pods whose names begin so: an owner gives its pods generated endings."""
     near = [f"{namespace}/{known_name}" for known_name in cluster.names_from(namespace, name, MOST_NAMES)]
-    listed = " or ".join([", ".join(near[:-1]), near[-1]] if len(near) > 1 else near)
-    return "the cluster has no such pod, or it has ended" + (f" (did you mean {listed}?)" if near else "")
+    return "the cluster has no such pod, or it has ended" + (f" (did you mean {joined(near, 'or')}?)" if near else "")
+
+
+def joined(texts: Sequence[str], word: str = "and") -> str:
+    """ "a, b and c". `word`: before the last one."""
+    return f" {word} ".join([", ".join(texts[:-1]), texts[-1]] if len(texts) > 1 else texts)
 
 
 def no_such_node(known: Collection[str], name: str) -> str:

@@ -244,7 +244,7 @@ def decisions_view(content: Content, query: Query) -> JSON:
 
 def preemption_plans(preemption: Mapping[str, Any]) -> list[JSON]:
     """What was answered, and its runner-up where there is one: `what` in words, and the `cost` by term. `preemption`:
-    as `entry` has it, with a cost."""
+    as `decision_line` has it, with a cost."""
     first = " once it has saved its work" if preemption["result"] == "asking" else ""
     runner_up = (preemption["certificate"] or {}).get("runner_up")
     known = [(preemption, "chosen", first), (runner_up, "runner-up", "")]
@@ -300,7 +300,7 @@ def _pictures(content: Content, preemption: Mapping[str, Any]) -> list[JSON]:
 
 
 def _latest_lines(content: Content, name: str, which: Callable[[Decision], bool]) -> JSON:
-    """The first MOST of those, and how many are left out."""
+    """The first MOST_LINES of those, and how many are left out."""
     chosen = list(filter(which, content.verbs.decisions.latest()))
     entries = [decision_line(decision, content.verbs.cluster) for decision in chosen[:MOST_LINES]]
     return {name: entries, f"{name}_left_out": max(0, len(chosen) - MOST_LINES)}

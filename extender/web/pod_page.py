@@ -131,7 +131,7 @@ def _save_request(content: Content, pod: PodRecord) -> JSON | None:
 
 
 def _drawings(content: Content, pod: PodRecord, answer: Mapping[str, Any]) -> list[JSON]:
-    """Nodes to look at, each with `what` it is, `text`, and `pictures` (`node_pictures`): where the pod is or would be;
+    """Nodes to look at, each with `what` it is, `text`, and `pictures` (`node_pages`): where the pod is or would be;
     else the pods that are being evicted for it, why free GPUs are not enough, and the first eviction among its ways
     out."""
     node, gpus = answer["node"], answer["gpus"] or ()
