@@ -411,18 +411,18 @@ class Preempt:
         self._record(decision, outcome)
         return decision, outcome
 
-    def needed(self, plan: Reservation, pods: Sequence[PodRecord], now: float, wall: float) -> list[PodRecord]:
-        """Those of these victims of a plan that have to be evicted by now."""
-        preemptor = self._preemptor(plan, now, wall)
-        return list(pods) if preemptor is None else self._preemption.needed(preemptor, plan, pods)
+    def needed(self, reservation: Reservation, pods: Sequence[PodRecord], now: float, wall: float) -> list[PodRecord]:
+        """Those of these victims of a reservation that have to be evicted by now."""
+        preemptor = self._preemptor(reservation, now, wall)
+        return list(pods) if preemptor is None else self._preemption.needed(preemptor, reservation, pods)
 
-    def possible(self, plan: Reservation, now: float, wall: float) -> bool:
-        """Whether the evictions of a plan still make room for its pod."""
-        preemptor = self._preemptor(plan, now, wall)
-        return preemptor is None or self._preemption.possible(preemptor, plan)
+    def possible(self, reservation: Reservation, now: float, wall: float) -> bool:
+        """Whether the evictions of a reservation still make room for its pod."""
+        preemptor = self._preemptor(reservation, now, wall)
+        return preemptor is None or self._preemption.possible(preemptor, reservation)
 
-    def _preemptor(self, plan: Reservation, now: float, wall: float) -> Preemptor | None:
-        pod = self._cluster.pods.get(plan.uid)
+    def _preemptor(self, reservation: Reservation, now: float, wall: float) -> Preemptor | None:
+        pod = self._cluster.pods.get(reservation.uid)
         return None if pod is None else Preemptor(pod_request.read(pod, self._cluster), pod, now, wall)
 
     def _record(self, decision: Decision, outcome: PreemptionOutcome) -> None:

@@ -456,7 +456,7 @@ class Field:
     nodes: dict[int, tuple[str, tuple[int, ...]]]
     most: dict[int, Counts]
     charges: Charges
-    ways: RoleCapacity
+    capacity: RoleCapacity
     wall: float
     judged: bool = False
 
@@ -479,7 +479,7 @@ class Options:
 
     def __init__(self, field: Field, pace: Pace) -> None:
         self._field, self._pace = field, pace
-        self._required = any(role.request.by_position for role in field.ways.roles)
+        self._required = any(role.request.by_position for role in field.capacity.roles)
 
     def of(self, row: int, inquiry: Inquiry) -> Sliced[Node]:
         """The options of a node; none where it was removed meanwhile. `inquiry`: for the search of a node with too many
@@ -489,7 +489,7 @@ class Options:
         if not field.stands(row):
             return Node(row, (), complete=False)
         pods = field.pods.get(row, [])
-        by_sums = not field.judged and field.ways.by_sums(row)
+        by_sums = not field.judged and field.capacity.by_sums(row)
         useful = self._useful(row, pods, by_sums=by_sums)
         limit = MOST_SETS if by_sums else MOST_JUDGED
         if self._pace.over:
@@ -515,7 +515,7 @@ class Options:
     def _useful(self, row: int, pods: Sequence[int], *, by_sums: bool) -> list[int]:
         """The pods whose eviction frees something that the gang may lack there."""
         field = self._field
-        pairs = zip(field.ways.asked(field.most[row]), field.nodes[row][1], strict=True)
+        pairs = zip(field.capacity.asked(field.most[row]), field.nodes[row][1], strict=True)
         short = [r for r, (wanted, free) in enumerate(pairs) if wanted > free]
         useful = [
             k
@@ -595,17 +595,17 @@ class Options:
             for k in chosen:
                 for r, amount in enumerate(field.frees(k)):
                     free[r] += amount
-            return field.ways.largest_of(free, most)
+            return field.capacity.largest_of(free, most)
         name, gone = field.cluster.names[row], field.uids(chosen)
         with field.cluster.without(gone, name):
-            now = field.ways.largest(row, most)
+            now = field.capacity.largest(row, most)
         if not self._required:
             return now
         ending = {pod.uid for pod in field.cluster.pods_on(name) if ends(pod, field.wall)}
         if ending <= gone:
             return now
         with field.cluster.without(gone | ending, name):  # the plan holds before and after they are gone
-            later = field.ways.largest(row, most)
+            later = field.capacity.largest(row, most)
         return maximal([tuple(map(min, a, b)) for a in now for b in later])
 
     def _searched(self, row: int, pods: Sequence[int], inquiry: Inquiry) -> Iterator[tuple[int, ...]]:
@@ -613,13 +613,13 @@ class Options:
         Then all pods."""
         field, allowed = self._field, set(pods)
         at = {field.records[k].uid: k for k in pods}
-        for c, role in enumerate(field.ways.roles):
+        for c, role in enumerate(field.capacity.roles):
             most = 0 if self._pace.over else field.most[row][c]
             for n in range(1, min(most, STEPS) + 1):
                 request = _times(role.request, n, inquiry.request.priority)
                 preemptor = inquiry.preemptor._replace(request=request, pod=role.pod)
-                ends = self._pace.until
-                narrowed = replace(inquiry, preemptor=preemptor, ends=ends, rooms=Rooms(ends))
+                until = self._pace.until
+                narrowed = replace(inquiry, preemptor=preemptor, ends=until, rooms=Rooms(until))
                 problem = VictimProblem(narrowed, array("i", [row]))
                 for eviction in problem.solve(every=True):
                     uids = [pod.uid for pod in eviction.pods]
@@ -720,10 +720,10 @@ def largest(most: Counts, fits: Fits) -> Sequence[Counts]:
     return maximal(_staircase(most, fits, ()))
 
 
-def maximal(ways: Iterable[Counts]) -> list[Counts]:
+def maximal(options: Iterable[Counts]) -> list[Counts]:
     """Those that no other covers, each once."""
     maxima: list[Counts] = []
-    for counts in ways:
+    for counts in options:
         if not any(covers(other, counts) for other in maxima):
             maxima = [other for other in maxima if not covers(counts, other)]
             maxima.append(counts)

@@ -301,11 +301,11 @@ class GangSearch:
         head = task.roles[0].request
         now_ms = int(gang.wall * 1000)
         # Pods that are terminating free what they hold, whatever their priority; the others are sorted out below.
-        ways, tables = RoleCapacity(cluster, self._policy, self._sets, task.roles), cluster.tables
+        capacity, tables = RoleCapacity(cluster, self._policy, self._sets, task.roles), cluster.tables
         gathered = gather.victims(tables.nodes, tables.pods, head.asking(HIGHEST), rows, now_ms)
-        ways.fill(rows, gathered)
+        capacity.fill(rows, gathered)
         records = [cluster.pods[cluster.pod_rows.uids[pod]] for pod in gathered.pods]
-        free_of = {row: (cluster.names[row], ways.free(row)) for row in rows}
+        free_of = {row: (cluster.names[row], capacity.free(row)) for row in rows}
         lacking = array("q", [self._lacking(task, gathered, records, free_of)])
         seen, missing = columns(cluster, self._policy, gathered, NodeInputs(lacking, []), now_ms, Rooms(pace.until))
         yield from pace.pause()
@@ -327,7 +327,7 @@ class GangSearch:
         )
         inquiry = Inquiry(cluster, self._policy, preemptor, None, self._limits.search_budget, 0)
         charges = yield from Charges.read(terms, nodes, [key[-1] for key in order], pace)
-        domain_field = Field(cluster, gathered, records, pods, free_of, most, charges, ways, gang.wall)
+        domain_field = Field(cluster, gathered, records, pods, free_of, most, charges, capacity, gang.wall)
         return _Domain(candidates, domain_field, inquiry, (yield from _floor(domain_field, pace)), missing)
 
     def _lacking(
@@ -431,7 +431,7 @@ class GangSearch:
             if way.joint is not None:
                 steps = way.joint(domain.candidates.rows)
             else:
-                steps = at_once(_seats(cluster, chosen, domain_field.ways))
+                steps = at_once(_seats(cluster, chosen, domain_field.capacity))
         placed = yield from way.pace.paced(steps)
         if placed is None:
             return None
@@ -497,27 +497,27 @@ def _floor(domain_field: Field, pace: Pace) -> Sliced[Vector]:
         return rooms_of_nodes
 
     totals: dict[int, int] = {}
-    for c, role in enumerate(domain_field.ways.roles):
+    for c, role in enumerate(domain_field.capacity.roles):
         most = {row: counts[c] for row, counts in domain_field.most.items()}
         for resource, wanted in role.request.gpus:
             node_rooms = yield from rooms(resource, most)
             least = yield from floor(node_rooms, wanted, len(role.at), charges.maxima, credit, pace)
             bound = max(bound, least)
             totals[resource] = totals.get(resource, 0) + wanted * len(role.at)
-    for resource, total in totals.items() if len(domain_field.ways.roles) > 1 else ():
+    for resource, total in totals.items() if len(domain_field.capacity.roles) > 1 else ():
         most = dict.fromkeys(domain_field.most, total)
         node_rooms = yield from rooms(resource, most)
         bound = max(bound, (yield from floor(node_rooms, 1, total, charges.maxima, credit, pace)))
     return bound if NEVER in bound else charges.less(bound)
 
 
-def _seats(cluster: Cluster, chosen: Sequence[Option], ways: RoleCapacity) -> list[int] | None:
+def _seats(cluster: Cluster, chosen: Sequence[Option], capacity: RoleCapacity) -> list[int] | None:
     """The row of each pod of the gang: those of a role one after the other, node by node in the order of names."""
-    waiting = [list(role.at) for role in ways.roles]
+    waiting = [list(role.at) for role in capacity.roles]
     rows = [-1] * sum(map(len, waiting))
     for option in sorted(chosen, key=lambda option: cluster.names[option.row]):
         taken = tuple(min(n, len(pods)) for n, pods in zip(option.counts, waiting, strict=True))
-        if not ways.takes(option.row, taken):
+        if not capacity.takes(option.row, taken):
             return None
         for n, pods in zip(taken, waiting, strict=True):
             for at in pods[:n]:

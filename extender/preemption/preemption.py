@@ -154,34 +154,36 @@ class Preemption:
             self._releases.replaced(standing)
         return self._reserve(preemptor, choice, asks, own=own)
 
-    def needed(self, preemptor: Preemptor, plan: Reservation, pods: Sequence[PodRecord]) -> list[PodRecord]:
-        """Those of these victims of its plan without whose end the pod does not fit there by now: others may have ended
-        since they were chosen. Of what is reserved for other pods it takes nothing. All of them where the pod does not
-        fit without them either, or where more decides than we model."""
-        cluster, request, row = self._cluster, preemptor.request, self._cluster.row(plan.node)
+    def needed(self, preemptor: Preemptor, reservation: Reservation, pods: Sequence[PodRecord]) -> list[PodRecord]:
+        """Those of these victims of its reservation without whose end the pod does not fit there by now: others may
+        have ended since they were chosen. Of what is reserved for other pods it takes nothing. All of them where the
+        pod does not fit without them either, or where more decides than we model."""
+        cluster, request, row = self._cluster, preemptor.request, self._cluster.row(reservation.node)
         if row < 0 or not request.exchangeable:
             return list(pods)
-        ending = {pod.uid for pod in cluster.pods_on(plan.node) if ends(pod, preemptor.wall)}
+        ending = {pod.uid for pod in cluster.pods_on(reservation.node) if ends(pod, preemptor.wall)}
         needed = list(pods)
         others = [other for other in self._claims.reservations.current(preemptor.now) if other.uid != request.uid]
         with self._claims.of(request, preemptor.now, as_equal=others):
             for pod in pods:
                 gone = ending.union(other.uid for other in needed if other is not pod)
-                with cluster.without(gone, plan.node):
+                with cluster.without(gone, reservation.node):
                     short = amounts_short(cluster, request, row)
                 if not short and self._search.fits_without(request, row, gone):
                     needed.remove(pod)
         return needed
 
-    def possible(self, preemptor: Preemptor, plan: Reservation) -> bool:
-        """Whether the pod fits on its node once the victims of its plan are gone, as far as we model what decides."""
-        row = self._cluster.row(plan.node)
-        return row < 0 or not preemptor.request.exchangeable or self._fits_after(preemptor, plan, row)
+    def possible(self, preemptor: Preemptor, reservation: Reservation) -> bool:
+        """Whether the pod fits on its node once the victims of its reservation have terminated, as far as we model what
+        decides."""
+        row = self._cluster.row(reservation.node)
+        return row < 0 or not preemptor.request.exchangeable or self._fits_after(preemptor, reservation, row)
 
-    def _fits_after(self, preemptor: Preemptor, plan: Reservation, row: int) -> bool:
-        """Whether our own filter passes the pod on the node of its plan once its victims are gone."""
+    def _fits_after(self, preemptor: Preemptor, reservation: Reservation, row: int) -> bool:
+        """Whether our own filter passes the pod on the node of its reservation once its victims are gone."""
         with self._claims.of(preemptor.request, preemptor.now):
-            return self._search.fits_without(preemptor.request, row, self._leaving(preemptor, plan).union(plan.victims))
+            leaving = self._leaving(preemptor, reservation).union(reservation.victims)
+            return self._search.fits_without(preemptor.request, row, leaving)
 
     def detail(self, outcome: PreemptionOutcome) -> dict[str, Any]:
         """The outcome as decision records show it."""
@@ -290,7 +292,7 @@ class Preemption:
         others that cost no more than both together (`Outbid`). They are not where more than MOST_OUTBID reservations
         would have to be weighed against it."""
         request, now = preemptor.request, preemptor.now
-        # What is chosen here is later than any other plan of its priority, also where it replaces an older one.
+        # What is chosen here is later than any other reservation of its priority, also where it replaces an older one.
         equal = [
             other
             for other in self._claims.reservations.current(now)
