@@ -102,6 +102,19 @@ def test_who_ignores_requests_is_believed_less_and_then_not_asked_until_it_is_lo
     assert (case.price("a"), case.price("b"), json.loads(case.history.dump())["namespaces"]) == (60, 60, {})
 
 
+def test_a_clock_that_steps_back_delays_no_refresh(case: Case) -> None:
+    case.pod("a", "liar")
+    case.note("liar")
+    case.passes(3600)
+    case.note("liar")
+    case.world.wall += 3 * HALF_LIFE_SECONDS
+    case.history.refresh()
+    assert case.price("a") < 700
+    case.world.wall -= 3 * HALF_LIFE_SECONDS
+    case.history.refresh()
+    assert case.price("a") == 1000
+
+
 def test_who_saves_is_believed_whatever_its_namespace_does(case: Case) -> None:
     case.pod("a", "honest")
     for number in range(20):

@@ -38,7 +38,7 @@ def gated(name: str, spec: JSON) -> JSON:
 @pytest.mark.parametrize("field", sorted(MORE.keys() - {"schedulingGates"}))
 def test_each_question_has_the_answer_of_filter(field: str) -> None:
     world = World()
-    cluster = read([workload("p", 2, spec=MORE[field]), workload("fits", 1)])
+    cluster = read([workload("p", 2, spec=MORE[field]), workload("fits", 2)])
     world.cluster.apply(cluster, world.now)
     answer = world.filter(workload("p", 2, spec=MORE[field]))
     assert answer["NodeNames"] is None
@@ -92,16 +92,18 @@ def test_a_pod_whose_gang_waits_for_something_else_first_names_its_field() -> No
         assert shown["sentence"].count(f"pod default/{name} cannot be read in full") == 1
 
 
-def test_a_gang_with_such_a_pod_is_not_placed() -> None:
+@pytest.mark.parametrize("other", ["a", "q"])
+def test_a_gang_with_such_a_pod_is_not_placed(other: str) -> None:
+    """Whether it is the first one of its gang or not."""
     notes = {"gpu-extender.io/gang": "g", "gpu-extender.io/gang-size": "2"}
-    pods = [workload(name, 2, annotations=notes, spec=spec) for name, spec in (("p", MORE["tolerations"]), ("q", {}))]
+    pods = [workload(name, 2, annotations=notes, spec=spec) for name, spec in (("p", MORE["tolerations"]), (other, {}))]
     cluster = read(pods)
-    asked = Question(named=(("default", "p"), ("default", "q")))
+    asked = Question(named=(("default", "p"), ("default", other)))
     whatif = offline.whatif(SupposedCluster.of(SETTINGS, cluster), asked, WALL)
     (group,) = whatif["groups"]
     assert (group["verdict"], group["ways_out"]) == ("cannot", [])
     assert group["text"].startswith(TEXT)
-    shown = offline.explain(SETTINGS, cluster, ("default", "q"), WALL)
+    shown = offline.explain(SETTINGS, cluster, ("default", other), WALL)
     assert shown["verdict"] == "fits"
     assert f"its gang default/g cannot run whole: {TEXT}" in shown["sentence"]
 

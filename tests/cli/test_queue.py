@@ -137,6 +137,8 @@ def test_of_a_long_queue_a_person_gets_the_first_of_each_list(server: str, capsy
     assert main(["queue", "--server", server]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) < 350
+    entries = ("warning: parts", "ml ", "  ml/p", "lab/notebook", "lab/part (pod)", "  ml/old")
+    assert {entry: sum(entry in line for line in lines) for entry in entries} == dict.fromkeys(entries, 20)
     assert [line for line in lines if "more" in line and "seats" not in line] == [
         "and 5 more warnings (-o json has all)",
         "  and 1 more queue (-o json has all)",

@@ -442,11 +442,11 @@ def test_of_very_many_containers_the_gpus_alone_are_read(where: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["example.com/r", "deviceclass.resource.kubernetes.io/r"])
-@pytest.mark.parametrize("field", ["limits", "overhead"])
+@pytest.mark.parametrize("field", ["limits", "requests", "overhead"])
 def test_of_very_many_amounts_the_gpus_alone_are_read(name: str, field: str) -> None:
     many_amounts = {f"{name}{n}": str(n) for n in range(4_097)} | {GPU: "2"}
     spec: JSON = {"overhead": many_amounts} if field == "overhead" else {}
-    spec |= {"containers": [{"name": "c", "resources": {"limits": {GPU: "2"} if spec else many_amounts}}]}
+    spec |= {"containers": [{"name": "c", "resources": {"limits": {GPU: "2"}} if spec else {field: many_amounts}}]}
     pod = decode.record("Pod", workload("p", node="n", spec=spec), GPUS)
     assert isinstance(pod, PodRecord)
     assert pod.unread == "spec.containers: they state more than 4,096 amounts"

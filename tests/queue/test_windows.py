@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from statistics import NormalDist, fmean
+from typing import Any
 
 import msgspec
 import pytest
@@ -130,7 +131,7 @@ def trained(count: int = 60, gpus: int = 1) -> StartWindows:
 
 
 def test_a_gang_that_starts_at_once_or_does_not_start_teaches_nothing() -> None:
-    known = trained()
+    known, without = trained(), trained()
     before = known.dump()
     known.of(ref(100), 1, 0.0, 0.0, [500.0] * 4)
     known.started(ref(100), 59.0)
@@ -138,6 +139,9 @@ def test_a_gang_that_starts_at_once_or_does_not_start_teaches_nothing() -> None:
     known.left(ref(101))
     known.started(ref(101), 5000.0)
     assert known.dump() == before
+    finish(known.passed(1e6))
+    finish(without.passed(1e6))
+    assert known.dump() == without.dump() != before
 
 
 def test_only_the_first_window_counts() -> None:
@@ -233,17 +237,50 @@ def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("leaves", [True, False])
 def test_gangs_that_teach_nothing_take_no_room_of_others(leaves: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """They leave, or start at once."""
-    known = trained()
-    finish(known.passed(1e6))
+    alone, beside = trained(), trained()
+    for known in (alone, beside):
+        finish(known.passed(1e6))
     monkeypatch.setattr(windows, "MOST_OPEN", 10)
     for number in range(1000, 1100):
-        known.of(ref(number), 1, 1e6, 1e6, [1e6 + 500.0] * 4)
-        known.left(ref(number)) if leaves else known.started(ref(number), 1e6 + 1.0)
-    stated = known.of(ref(1), 1, 1e6, 1e6, [1e6 + 500.0] * 4)[95]
-    assert stated is not None
-    before = list(known._classes[0]._shifts["q"])
-    finish(known.passed(stated.high + 1.0))
-    assert all(after != was for after, was in zip(known._classes[0]._shifts["q"], before, strict=True))
+        beside.of(ref(number), 1, 1e6, 1e6, [1e6 + 500.0] * 4)
+        beside.left(ref(number)) if leaves else beside.started(ref(number), 1e6 + 1.0)
+    before = list(beside._classes[0]._shifts["q"])
+    for known in (alone, beside):
+        stated = known.of(ref(1), 1, 1e6, 1e6, [1e6 + 500.0] * 4)[95]
+        assert stated is not None
+        finish(known.passed(stated.high + 1.0))
+    assert all(after != was for after, was in zip(beside._classes[0]._shifts["q"], before, strict=True))
+    assert beside.dump() == alone.dump()
+
+
+def test_ends_count_in_their_order_where_gangs_leave_and_room_is_made_now_and_then(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    alone, beside, dice = trained(), trained(), random.Random(1)
+    for known in (alone, beside):
+        finish(known.passed(1e6))
+    made: list[int] = []
+
+    def counted(ends: list[Any]) -> None:
+        made.append(len(ends))
+        heapify(ends)
+
+    monkeypatch.setattr(windows, "heapify", counted)
+    for number in range(1000, 3000, 10):
+        waits = [dice.uniform(100.0, 10_000.0) for _ in range(5)]
+        for known in (alone, beside):
+            known.of(ref(number), 1, 1e6, 1e6, [1e6 + waits[0]] * 4)
+        for other, wait in enumerate(waits[1:], number + 1):
+            beside.of(ref(other), 1, 1e6, 1e6, [1e6 + wait] * 4)
+            beside.left(ref(other))
+    assert 0 < len(made) < 50  # of 800 that left
+    stages = {beside.dump()}
+    for later in (300.0, 1000.0, 3000.0, 10_000.0):
+        finish(alone.passed(1e6 + later))
+        finish(beside.passed(1e6 + later))
+        assert beside.dump() == alone.dump()
+        stages.add(beside.dump())
+    assert len(stages) >= 3
 
 
 def test_the_longest_text_has_room_in_the_configmap() -> None:

@@ -63,6 +63,17 @@ async def test_seats_are_kept_and_taken_over() -> None:
         assert {seat.uid: seat for seat in again} == {seat.uid: seat for seat in seats}
 
 
+async def test_seats_without_room_are_named_with_how_much_they_take() -> None:
+    async with served() as (kept, seats, objects):
+        seats.reserve([SEAT._replace(uid=f"{n:0200}") for n in range(5_000)])
+        size = len(SeatEntries(RESOURCES, lambda: 1_000_000.0).text(seats.gang(SEAT.gang)).encode())
+        assert await kept.keep([SEAT.gang]) == (
+            f"the seats of 5,000 pods ({size:,} bytes) do not fit into {SHARDS} ConfigMaps of {MOST_BYTES:,} bytes "
+            "beside those of other gangs; those of one gang have to fit into one"
+        )
+        assert not stored(objects)
+
+
 async def test_what_is_kept_already_is_not_written_again() -> None:
     async with served() as (kept, seats, objects):
         seats.reserve([SEAT])
