@@ -255,12 +255,12 @@ def gangs(look: Look) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
                 larger = room if key not in best or room.pods > best[key].pods else best[key]
                 best[key] = larger._replace(by_model=by_model)
     ordered = sorted(best, key=lambda key: key[0])  # levels stay in their order, the closest first
-    inside = [
+    in_domains = [
         {"pod_gpus": size, "level": level} | _stated(best[size, level]) | {"domain": best[size, level].value or None}
         for size, level in ordered
         if level
     ]
-    return inside, [{"pod_gpus": size} | _stated(best[size, level]) for size, level in ordered if not level]
+    return in_domains, [{"pod_gpus": size} | _stated(best[size, level]) for size, level in ordered if not level]
 
 
 def _stated(room: DomainRoom) -> dict[str, Any]:

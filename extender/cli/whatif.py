@@ -114,7 +114,7 @@ def _frozen(
 
 
 def _documents(files: list[Path], repeated: list[str]) -> Iterator[Document]:
-    """The objects of the manifests. `repeated`: where it is said which keys are repeated in one."""
+    """The objects of the manifests. `repeated`: sentences about keys that one of them repeats are added there."""
     from extender.ask import frozen
 
     for path in files:

@@ -1,4 +1,5 @@
-"""One node's GPUs for the terminal: their links, which of them a pod gets, and which others hold."""
+"""One node's GPUs for the terminal: their links, which of them a pod gets, and which others hold; and a reading as a
+matrix, with its islands and components."""
 
 from __future__ import annotations
 
@@ -161,7 +162,7 @@ def _numa(node: Numa) -> str:
 
 
 def drawing(reading: Reading, chosen: Collection[int] = (), taken: Collection[int] = ()) -> Iterator[Text]:
-    """The GPUs of a reading with their links; nothing where it would say less than the matrix."""
+    """The GPUs of a reading with their links; nothing where it would show less than the matrix."""
     lines = list(picture(reading.known_links(), chosen, taken, gpu_total=reading.scope == "gpu-total"))
     yield from lines
     if lines and (chosen or taken):
@@ -171,7 +172,7 @@ def drawing(reading: Reading, chosen: Collection[int] = (), taken: Collection[in
 def picture(
     links: Links | None, chosen: Collection[int] = (), taken: Collection[int] = (), *, gpu_total: bool
 ) -> Iterator[Text]:
-    """The GPUs of a node with their links; nothing where not all links are known, or the picture would say little."""
+    """The GPUs of a node with their links; nothing where not all links are known, or the picture would show little."""
     if not links or len(links) % 2 or not any(map(any, links)) or (gpu_total and not all(map(any, links))):
         return
     yield from gpu_map(links, chosen, taken, gpu_total=gpu_total)

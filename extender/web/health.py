@@ -58,7 +58,7 @@ class InvalidObjects:
 
 
 class Health:
-    """The handlers of the three."""
+    """The handlers of /healthz, /livez and /readyz."""
 
     def __init__(
         self,
@@ -164,7 +164,7 @@ class Watched(Protocol):
         ...
 
     def ages(self) -> dict[str, float]:
-        """Seconds since the API server last said anything, by kind."""
+        """Seconds since the API server last sent anything, by kind."""
         ...
 
     def restarts(self) -> dict[str, int]:
