@@ -664,7 +664,9 @@ async def test_where_no_annotation_may_be_written_the_victim_is_evicted(case: Ca
         assert (case.evicted(), server.count("refused"), server.count("asked")) == (["train"], 1, 0)
 
 
-async def test_while_the_api_server_does_not_answer_it_is_asked_later_and_once(case: Case) -> None:
+@pytest.mark.parametrize("skew", [0.0, -3_600.0])
+async def test_while_the_api_server_does_not_answer_it_is_asked_later_and_once(case: Case, skew: float) -> None:
+    """Also where the clock steps back meanwhile."""
     case.objects.fail = lambda request: 500 if request.method == "PATCH" and "/pods/" in request.path else 0
     async with case.server() as server:
         assert await server.preempts(case.urgent) == []
@@ -672,6 +674,7 @@ async def test_while_the_api_server_does_not_answer_it_is_asked_later_and_once(c
             await server.turn(3)
         assert (case.asked(), case.evicted()) == (None, [])
         case.objects.fail = lambda request: 0
+        server.skew = skew
         await server.turn(10)
         await server.turn(10)
         assert (server.count("asked"), case.evicted()) == (1, [])

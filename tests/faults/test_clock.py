@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from extender.times import Clock
+from extender.times import Clock, Epoch
 from tests.act.test_reservations import OFFER, ask, connected, entries, keeper, store
 from tests.act.test_reservations import world as reserving
 from tests.kube.objects import Objects
@@ -57,6 +57,19 @@ def test_protection_and_lost_work_follow_the_wall_clock_and_are_never_negative(w
     world.wall += 2 * DAY
     assert world.preempt(urgent, {"n": ["w"]}) == {"n": ["w"]}
     assert cost(world) == DAY + 100
+
+
+def test_what_is_written_stays_the_same_words_while_the_clocks_drift() -> None:
+    wall = 1_000.0
+    epoch = Epoch(Clock(lambda: 100.0, lambda: wall))
+    wall += 0.75
+    assert epoch() == 900.0
+    wall -= 1.5
+    assert epoch() == 900.0
+    wall -= 0.25
+    assert epoch() == 899.0
+    wall += 0.75
+    assert epoch() == 899.0
 
 
 @pytest.mark.parametrize("wrong", [-3600.0, 3600.0])
