@@ -230,7 +230,7 @@ server:
         (HEAD + "reservations: {namespace: A/b}\n", "reservations.namespace", "name of a namespace"),
         (HEAD + "reservations: {name: ../x}\n", "reservations.name", "name of Kubernetes"),
         (HEAD + "evictions: {lease: Evictions}\n", "evictions.lease", "name of Kubernetes"),
-        (HEAD + f"evictions: {{lease: {'a' * 254}}}\n", "evictions.lease", "name of Kubernetes"),
+        (HEAD + f"evictions: {{lease: {'a.' * 126}aa}}\n", "evictions.lease", "name of Kubernetes"),
         (HEAD + "queue: {reservations: a b}\n", "queue.reservations", "name of Kubernetes"),
         (HEAD + "queue: {queues: {'team-a ': {weight: 2}}}\n", "queue.queues.team-a ", "value of a label"),
         (HEAD + "preemption: {mostWaitSeconds: {Prod: 60}}\n", "preemption.mostWaitSeconds.Prod", "name of Kubernetes"),

@@ -139,6 +139,8 @@ def test_handshakes_that_are_not_done_are_bounded_and_keep_none_out(served: Serv
             kept.settimeout(0.1)
             with pytest.raises(TimeoutError):
                 kept.recv(1)
+        closed = served.world.metric("connections_closed_total", limit="handshakes")
+        assert closed == 18, "those of the three that are served are done"
         assert httpx.get(f"http://127.0.0.1:{verbs}/healthz", trust_env=False).status_code == 200
 
 
