@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 from extender.cluster.cluster import Cluster, ClusterView
@@ -49,20 +49,15 @@ class Places:
         `allowances`, `among`: as of a `Choice`; a gang whose parts are kept apart or together gets any nodes."""
         members = self._members(gang)
         holders = frozenset(row for pod, row in members if pod.gpu_count)
-        if gang.part_domains and not gang.apart:
-            beside = Beside(counted, allowances, gang.mixes, holders)
-            search = PartSearch(self._cluster, self.placement, (pods, requests), members)
-            return (yield from search.steps(gang.part_domains, gang.domain, beside))
-        if not gang.apart:
+        if not (gang.apart or gang.part_domains):
             rows = [row for _, row in members]
             choice = NodeChoice(among, allowances, mixes=gang.mixes, holders=holders)
             return (yield from self.placement.steps(pods, requests, gang.domain, rows, counted(()), choice=choice))
-        running: dict[Hashable, list[int]] = {}
-        for pod, row in members:
-            running.setdefault(job_of(pod), []).append(row)
-        others = yield from self._of_other_job_sets(gang)
-        apart = Apart(counted, allowances, gang.mixes, holders, gang.apart, job_of, running, others)
-        return (yield from place_apart(self.placement, pods, requests, apart))
+        beside = Beside(counted, allowances, gang.mixes, holders)
+        search = PartSearch(self._cluster, self.placement, (pods, requests), members, beside)
+        if gang.apart:
+            return (yield from search.apart(gang.apart, (yield from self._of_other_job_sets(gang))))
+        return (yield from search.together(gang.part_domains, gang.domain))
 
     def enough(
         self,
@@ -137,11 +132,24 @@ class Places:
         return [(pod, self._cluster.row(node)) for pod, node in nodes if node]
 
 
-# -- a JobSet with an exclusive topology: each of its Jobs in one domain, and no domain with two Jobs
+# -- gangs whose parts are placed one after the other, each in one domain
 #
-# The Jobs are placed one after the other, the largest first, each in a domain that no other Job uses, of this JobSet or
-# of another one. Where every domain that takes a larger Job also takes a smaller one, as with equal pods, this finds a
-# place whenever there is one; else it may miss one.
+# A JobSet with an exclusive topology: each of its Jobs in one domain, and no domain with two Jobs. The Jobs are placed
+# one after the other, the largest first, each in a domain that no other Job uses, of this JobSet or of another one.
+# Where every domain that takes a larger Job also takes a smaller one, as with equal pods, this finds a place whenever
+# there is one; else it may miss one.
+#
+# A PodGang of Grove with parts that must each be in one domain: a scaling group in a block, its cliques in racks. All
+# pods are placed as if nothing were required of the parts: pods of a gang are near each other, so most places keep to
+# it. Where one does not, the parts are placed one after the other, the largest first, each in one domain, and then what
+# is of no part; parts of a part likewise, within its domain. A place that is found keeps all domains; one may be
+# missed.
+
+
+MOST_PART_SEARCHES: Final = 256
+"""Placements that are searched for the parts of one gang."""
+MOST_TRIED: Final = 16
+"""Domains that are tried for one part with parts of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,129 +181,6 @@ class Beside:
     holders: Collection[int] = ()  # as of a `Choice`
 
 
-@dataclass(frozen=True, slots=True)
-class Apart(Beside):
-    """What is kept apart."""
-
-    level: str = ""  # of the domains
-    job: Callable[[PodRecord], Hashable] = job_of
-    running: Mapping[Hashable, Collection[int]] = field(default_factory=dict)
-    """By Job, the rows of the nodes of its pods that run."""
-    others: Collection[int] = ()  # rows of the nodes with pods of other JobSets
-
-
-def place_apart(
-    placement: JointPlacement, pods: Sequence[PodRecord], requests: Sequence[PodRequest], apart: Apart
-) -> Steps:
-    """As `JointPlacement.steps`, for the pods of all Jobs: on nodes of one GPU model where one has room."""
-    for closed in _of_one_model(placement, apart):
-        placed = yield from _jobs_apart(placement, pods, requests, replace(apart, allowances=closed, mixes=True))
-        if isinstance(placed, Placed):
-            return placed
-    return (yield from _jobs_apart(placement, pods, requests, apart))
-
-
-def _of_one_model(placement: JointPlacement, apart: Beside) -> Iterator[Sequence[GpuAllowance]]:
-    """For each GPU model that all parts may be on the allowances that leave it alone, those of whole GPUs first."""
-    rows, _ = placement.layout.read()
-    models = placement.layout.models()
-    if apart.mixes or models.domains < 2:
-        return
-    whole_rows = placement.whole(rows)
-    model_of = dict(zip(rows, models.domain, strict=True))
-    numbers = {model_of[row] for row in apart.holders if row in model_of} - {-1} or {*models.domain} - {-1}
-    if apart.holders and len(numbers) > 1:
-        return
-    whole_numbers = {model_of[row] for row in whole_rows}
-    for number in sorted(numbers, key=lambda number: (number not in whole_numbers, number))[:MOST_MODELS]:
-        others = frozenset(row for row, of in model_of.items() if of not in (-1, number))
-        yield (*apart.allowances, GpuAllowance(others, 0))
-
-
-def _jobs_apart(
-    placement: JointPlacement, pods: Sequence[PodRecord], requests: Sequence[PodRequest], apart: Apart
-) -> Steps:
-    """As `place_apart`, on nodes of any model."""
-    jobs: dict[Hashable, list[int]] = {}
-    for at, pod in enumerate(pods):
-        jobs.setdefault(apart.job(pod), []).append(at)
-    yield
-    rows, _ = placement.layout.read()
-    domain_of = dict(zip(rows, placement.layout.asked(apart.level).domain, strict=True))
-    users: dict[int, Hashable] = {domain_of[row]: None for row in apart.others if row in domain_of}
-    users |= {domain_of[row]: job for job, job_rows in apart.running.items() for row in job_rows if row in domain_of}
-    row_at: dict[int, int] = {}  # by place among the pods
-    parts: list[Part] = []
-    holders = set(apart.holders)
-    in_turn = sorted(jobs.items(), key=lambda entry: (entry[0] not in apart.running, -len(entry[1]), entry[1]))
-    for job, members in in_turn:
-        yield
-        free = frozenset(row for row, number in domain_of.items() if number >= 0 and users.get(number, job) == job)
-        asked = [requests[at] for at in members]
-        placed = yield from placement.steps(
-            [pods[at] for at in members],
-            asked,
-            Domain(apart.level, True),
-            apart.running.get(job, ()),
-            apart.within(parts),
-            choice=NodeChoice(
-                free, _beside(apart.allowances, pods, row_at), mixes=apart.mixes, holders=frozenset(holders)
-            ),
-        )
-        if isinstance(placed, NoPlace):
-            text = f"each of its {len(jobs)} Jobs needs a domain of {apart.level} of its own, {len(parts)} have one"
-            return NoPlace(0, placed.domain, f"{text}: {placed.text}", proved=False, doubt=placed.doubt)
-        parts.append(Part(asked, placed, members))
-        users[domain_of[placed.rows[0]]] = job
-        holders.update(row for at, row in zip(members, placed.rows, strict=True) if pods[at].gpu_count)
-        row_at.update(zip(members, placed.rows, strict=True))
-    return joined(parts)
-
-
-def joined(parts: Sequence[Part], domain: tuple[str, str] | None = None) -> Placed:
-    """The place of the pods of all parts, by their places `at`. `domain`: the one that holds all."""
-    of = [
-        (at, part.placed.rows[i], part.placed.gpus[i], part.placed.nodes[i], part.amounts[i])
-        for part in parts
-        for i, at in enumerate(part.at)
-    ]
-    of.sort()
-    return Placed(
-        rows=tuple([row for _, row, _, _, _ in of]),
-        gpus=tuple([gpus for _, _, gpus, _, _ in of]),
-        domain=domain,
-        proved=False,
-        nodes=tuple([node for _, _, _, node, _ in of]),
-        amounts=tuple([amounts for *_, amounts in of]) if any(part.placed.amounts for part in parts) else (),
-        least=sum(part.placed.least for part in parts),
-        doubt=next((part.placed.doubt for part in parts if part.placed.doubt is not None), None),
-    )
-
-
-def _beside(
-    allowances: Sequence[GpuAllowance], pods: Sequence[PodRecord], row_at: Mapping[int, int]
-) -> list[GpuAllowance]:
-    """What the pods that have a place leave of the allowances."""
-    taken = [(row, pods[at].gpu_count) for at, row in row_at.items()]
-    return [
-        GpuAllowance(allowance.rows, allowance.most - sum(gpus for row, gpus in taken if row in allowance.rows))
-        for allowance in allowances
-    ]
-
-
-# -- a PodGang of Grove with parts that must each be in one domain: a scaling group in a block, its cliques in racks
-#
-# All pods are placed as if nothing were required of the parts: pods of a gang are near each other, so most places keep
-# to it. Where one does not, the parts are placed one after the other, the largest first, each in one domain, and then
-# what is of no part; parts of a part likewise, within its domain. A place that is found keeps all domains; one may be
-# missed.
-
-MOST_PART_SEARCHES: Final = 256
-"""Placements that are searched for the parts of one gang."""
-MOST_TRIED: Final = 16
-"""Domains that are tried for one part with parts of its own."""
-
-
 def kept_together(cluster: ClusterView, parts: Iterable[PartDomain], seated: Sequence[tuple[PodRecord, int]]) -> bool:
     """Whether the pods of each part are in one domain. `seated`: pods with the rows of their nodes."""
     for part in parts:
@@ -308,8 +193,8 @@ def kept_together(cluster: ClusterView, parts: Iterable[PartDomain], seated: Seq
 
 
 class PartSearch:
-    """Searches a place for a gang with parts. `pods`: its pods, with their `requests`; `members`: those that run, with
-    the rows of their nodes."""
+    """Searches a place for a gang with parts, on nodes of one GPU model where one has room. `pods`: its pods, with
+    their `requests`; `members`: those that run, with the rows of their nodes."""
 
     def __init__(
         self,
@@ -317,27 +202,50 @@ class PartSearch:
         placement: JointPlacement,
         asked: tuple[Sequence[PodRecord], Sequence[PodRequest]],
         members: Sequence[tuple[PodRecord, int]],
+        beside: Beside,
     ) -> None:
-        self._cluster, self._placement, self._members = cluster, placement, members
+        self._cluster, self._placement, self._members, self._beside = cluster, placement, members, beside
         self._pods, self._requests = asked
         self._left = MOST_PART_SEARCHES
 
-    def steps(self, parts: Sequence[PartDomain], domain: Domain | None, beside: Beside) -> Steps:
-        """As `JointPlacement.steps`, for all pods."""
+    def together(self, parts: Sequence[PartDomain], domain: Domain | None) -> Steps:
+        """As `JointPlacement.steps`, for all pods, each of the parts in one domain."""
         everything = range(len(self._pods))
-        whole = yield from self._place(everything, domain, None, beside, ())
+        whole = yield from self._place(everything, domain, None, self._beside, ())
         if isinstance(whole, NoPlace) or self._kept(parts, everything, whole):
             return whole
-        for closed in _of_one_model(self._placement, beside):
-            one_model = replace(beside, allowances=closed, mixes=True)
-            placed = yield from self._apart((everything, parts), (domain, whole, None), one_model, ())
+        asked, where = (everything, parts), (domain, whole, None)
+        return (yield from self._of_each_model(lambda beside: self._parts(asked, where, beside, ())))
+
+    def apart(self, level: str, others: Collection[int]) -> Steps:
+        """As `JointPlacement.steps`, for the pods of all Jobs, each in a domain of its own. `others`: rows of the nodes
+        with pods of other JobSets."""
+        return self._of_each_model(lambda beside: self._jobs(level, others, beside))
+
+    def _of_each_model(self, search: Callable[[Beside], Steps]) -> Steps:
+        """On nodes of one model after the other, then of any."""
+        for closed in self._closed_models():
+            placed = yield from search(replace(self._beside, allowances=closed, mixes=True))
             if isinstance(placed, Placed):
                 return placed
-        return (yield from self._apart((everything, parts), (domain, whole, None), beside, ()))
+        return (yield from search(self._beside))
 
-    def _kept(self, parts: Iterable[PartDomain], at: Sequence[int], placed: Placed) -> bool:
-        seated = [(self._pods[pod], row) for pod, row in zip(at, placed.rows, strict=True)]
-        return kept_together(self._cluster, parts, [*seated, *self._members])
+    def _closed_models(self) -> Iterator[Sequence[GpuAllowance]]:
+        """For each GPU model that all parts may be on the allowances that leave it alone, those of whole GPUs first."""
+        placement, beside = self._placement, self._beside
+        rows, _ = placement.layout.read()
+        models = placement.layout.models()
+        if beside.mixes or models.domains < 2:
+            return
+        whole_rows = placement.whole(rows)
+        model_of = dict(zip(rows, models.domain, strict=True))
+        numbers = {model_of[row] for row in beside.holders if row in model_of} - {-1} or {*models.domain} - {-1}
+        if beside.holders and len(numbers) > 1:
+            return
+        whole_numbers = {model_of[row] for row in whole_rows}
+        for number in sorted(numbers, key=lambda number: (number not in whole_numbers, number))[:MOST_MODELS]:
+            others = frozenset(row for row, of in model_of.items() if of not in (-1, number))
+            yield (*beside.allowances, GpuAllowance(others, 0))
 
     def _place(
         self,
@@ -346,31 +254,65 @@ class PartSearch:
         among: Collection[int] | None,
         beside: Beside,
         before: Sequence[Part],
+        part_of: Callable[[PodRecord], Hashable] = lambda pod: rank_of(pod)[0],
     ) -> Steps:
         """These pods, as if they had no parts. `among`: rows that may be chosen, None: all; `before`: the parts that
-        have a place."""
+        have a place; `part_of`: equal for the pods of one part, of which those that run count as members."""
         self._left -= 1
-        pods, row_at = (
-            self._pods,
-            {pod: row for part in before for pod, row in zip(part.at, part.placed.rows, strict=True)},
-        )
-        roles = {rank_of(pods[pod])[0] for pod in at}
-        choice = NodeChoice(
-            among,
-            _beside(beside.allowances, pods, row_at),
-            mixes=beside.mixes,
-            holders=frozenset([*beside.holders, *(row for pod, row in row_at.items() if pods[pod].gpu_count)]),
-        )
+        pods = self._pods
+        placed = ((pods[pod], row) for part in before for pod, row in zip(part.at, part.placed.rows, strict=True))
+        taken = [(row, pod.gpu_count) for pod, row in placed]
+        allowances = [
+            GpuAllowance(allowance.rows, allowance.most - sum(gpus for row, gpus in taken if row in allowance.rows))
+            for allowance in beside.allowances
+        ]
+        holders = frozenset([*beside.holders, *(row for row, gpus in taken if gpus)])
+        own = {part_of(pods[pod]) for pod in at}
         return self._placement.steps(
             [pods[pod] for pod in at],
             [self._requests[pod] for pod in at],
             domain,
-            [row for pod, row in self._members if rank_of(pod)[0] in roles],
+            [row for pod, row in self._members if part_of(pod) in own],
             beside.within(before),
-            choice=choice,
+            choice=NodeChoice(among, allowances, mixes=beside.mixes, holders=holders),
         )
 
-    def _apart(
+    def _part(self, at: Sequence[int], placed: Placed) -> Part:
+        return Part([self._requests[pod] for pod in at], placed, at)
+
+    # -- Jobs that are kept apart
+
+    def _jobs(self, level: str, others: Collection[int], beside: Beside) -> Steps:
+        jobs: dict[Hashable, list[int]] = {}
+        for at, pod in enumerate(self._pods):
+            jobs.setdefault(job_of(pod), []).append(at)
+        running: dict[Hashable, list[int]] = {}
+        for pod, row in self._members:
+            running.setdefault(job_of(pod), []).append(row)
+        yield
+        rows, _ = self._placement.layout.read()
+        domain_of = dict(zip(rows, self._placement.layout.asked(level).domain, strict=True))
+        users: dict[int, Hashable] = {domain_of[row]: None for row in others if row in domain_of}
+        users |= {domain_of[row]: job for job, job_rows in running.items() for row in job_rows if row in domain_of}
+        own: list[Part] = []
+        for job, members in sorted(jobs.items(), key=lambda entry: (entry[0] not in running, -len(entry[1]), entry[1])):
+            yield
+            free = frozenset(row for row, number in domain_of.items() if number >= 0 and users.get(number, job) == job)
+            placed = yield from self._place(members, Domain(level, True), free, beside, own, job_of)
+            if isinstance(placed, NoPlace):
+                text = f"each of its {len(jobs)} Jobs needs a domain of {level} of its own, {len(own)} have one"
+                return NoPlace(0, placed.domain, f"{text}: {placed.text}", proved=False, doubt=placed.doubt)
+            own.append(self._part(members, placed))
+            users[domain_of[placed.rows[0]]] = job
+        return _joined(own)
+
+    # -- parts that are kept together
+
+    def _kept(self, parts: Iterable[PartDomain], at: Sequence[int], placed: Placed) -> bool:
+        seated = [(self._pods[pod], row) for pod, row in zip(at, placed.rows, strict=True)]
+        return kept_together(self._cluster, parts, [*seated, *self._members])
+
+    def _parts(
         self,
         asked: tuple[Sequence[int], Sequence[PartDomain]],
         where: tuple[Domain | None, Placed, Collection[int] | None],
@@ -391,15 +333,15 @@ class PartSearch:
                 if self._left > 0:
                     result = yield from self._place(members, domain, around, beside, (*before, *own))
                 if isinstance(result, Placed) and not self._kept(inner, members, result):
-                    result = yield from self._apart((members, inner), (domain, result, around), beside, (*before, *own))
+                    result = yield from self._parts((members, inner), (domain, result, around), beside, (*before, *own))
                 if isinstance(result, NoPlace):
                     doubt = doubt or result.doubt
                     why = result.text if part is None else f"{', '.join(part.roles)} in one {part.level}: {result.text}"
                     break
-                own.append(Part([self._requests[pod] for pod in members], result, members))
+                own.append(self._part(members, result))
                 unplaced = [pod for pod in unplaced if pod not in set(members)]
             else:
-                placed = joined(own, named)
+                placed = _joined(own, named)
                 if self._kept(parts, at, placed):
                     return placed
                 why = "its parts overlap"
@@ -423,6 +365,26 @@ class PartSearch:
         return [
             (frozenset(of), level.of_node(self._cluster, of[0])) for of in tried[: 1 if self._members else MOST_TRIED]
         ]
+
+
+def _joined(parts: Sequence[Part], domain: tuple[str, str] | None = None) -> Placed:
+    """The place of the pods of all parts, by their places `at`. `domain`: the one that holds all."""
+    of = [
+        (at, part.placed.rows[i], part.placed.gpus[i], part.placed.nodes[i], part.amounts[i])
+        for part in parts
+        for i, at in enumerate(part.at)
+    ]
+    of.sort()
+    return Placed(
+        rows=tuple([row for _, row, _, _, _ in of]),
+        gpus=tuple([gpus for _, _, gpus, _, _ in of]),
+        domain=domain,
+        proved=False,
+        nodes=tuple([node for _, _, _, node, _ in of]),
+        amounts=tuple([amounts for *_, amounts in of]) if any(part.placed.amounts for part in parts) else (),
+        least=sum(part.placed.least for part in parts),
+        doubt=next((part.placed.doubt for part in parts if part.placed.doubt is not None), None),
+    )
 
 
 def _outermost(parts: Sequence[PartDomain]) -> list[PartDomain]:
