@@ -198,7 +198,7 @@ class Rule:
         shares = fair_shares(held, {GPU: world.shape.capacity}, {})
         learned = [self._as_learned(gang, plain) for gang, plain in self.waiting.values()]
         gangs = finish(order(learned, shares, now=now, patience=self._settings.patience_seconds))
-        situation = QueueSituation(gangs, {}, endings, now, self._settings.strict, kind=_kind, before=self._before)
+        situation = QueueSituation(gangs, endings, now, self._settings.strict, kind=_kind, before=self._before)
         self._before, some = finish(start_all(situation, self._place, self._start))
         return some
 

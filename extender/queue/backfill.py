@@ -23,7 +23,7 @@ have ended waits for them too.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Generator, Hashable, Mapping, Sequence
+from collections.abc import Callable, Generator, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 from operator import attrgetter
@@ -99,12 +99,13 @@ class QueueSituation:
     """What is decided about. What is planned for the gangs is not certain before it is observed."""
 
     gangs: Sequence[WaitingGang]  # in order
-    over_quota: Mapping[Ref, OverQuota]  # those of them that the limit or guarantee of their queue keeps from starting
     endings: Sequence[Ending]  # of running pods, as `endings` orders them
     now: float  # seconds since the epoch
     strict: bool = False  # no gang starts before the head
     depth: int = 500  # the most gangs behind the head that are tried
     kind: Callable[[WaitingGang], Hashable] = attrgetter("ref")  # gangs of one kind have a place, or not, alike
+    # why the limit or guarantee of its queue keeps a gang from starting, by what is held at the moment
+    over_quota: Callable[[WaitingGang], OverQuota | None] = lambda gang: None
     # the reservation of the look before this one, where the search for that of this look begins
     before: HeadReservation | None = None
     plain: Callable[[], Sliced[Sequence[Ending]]] = lambda: at_once(())  # reads the endings of pods without GPUs
@@ -404,7 +405,7 @@ def _latest(endings: Sequence[Ending]) -> float | None:
 def _held_back(gang: WaitingGang, situation: QueueSituation) -> Waits | None:
     if not gang.complete:
         return Waits("incomplete", why_incomplete(gang))
-    over = situation.over_quota.get(gang.ref)
+    over = situation.over_quota(gang)
     return None if over is None else Waits("quota", over.text)
 
 

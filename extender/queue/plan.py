@@ -197,14 +197,13 @@ class Planner:
         self._able = {kind: known for kind, known in self._able.items() if known[1] > oldest}
         yield from look.read(to_place)
         yield None
-        queues.of(to_place)
         yield from self._want(to_place, running, look)
         situation = QueueSituation(
             to_place,
-            queues,
             running,
             wall,
             settings.strict,
+            over_quota=queues.over,
             kind=look.kind,
             before=self.report.head,
             plain=lambda: without_gpus(self._cluster, wall),
@@ -221,7 +220,6 @@ class Planner:
             decision.head = yield from self._delayed(decision.head, decision.waits, to_place, look)
             decision.head = replace(decision.head, displaced=(yield from self._displaced()))
         self.head = None if decision.head is None else QueueHead(decision.head.gang, queues)
-        queues.of(())
         del running, situation, look  # what is large is freed a part at a time
         yield None
         listed = yield from self._listed(sorted_gangs, decision, pause_of)
@@ -453,7 +451,7 @@ class Planner:
         for gang, pause in pauses(situation.gangs):
             if pause:
                 yield None
-            start, tried = None, gang.complete and gang.ref not in situation.over_quota and look.kind(gang) not in full
+            start, tried = None, gang.complete and situation.over_quota(gang) is None and look.kind(gang) not in full
             if tried and (found := (yield from self._held_for(gang, look))) is not None:
                 start = yield from self._begin(TakenSeats(gang, found), situation, ends, look)
             if start is not None:

@@ -568,7 +568,6 @@ class _Future:
             )
             situation = QueueSituation(
                 gangs,
-                {},
                 self._declared.endings(at, [held.until for held in self._dates.held if held.until > at]),
                 at,
                 scene.strict,

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import starmap
 from typing import Any, Final, Literal
@@ -335,10 +335,9 @@ class Quota:
 # -- What all queues hold, now and at another moment, and what a gang may take by the quota of its queue
 
 
-class QueueHoldings(Mapping[gangs.Ref, OverQuota]):
-    """What all queues hold; as a mapping, the gangs that their own limits and guarantees keep from starting, by what is
-    held at the moment. `held` is added to as gangs start; `wanted`: as of a `Quota`, empty until it is read; `ruled`:
-    whether there is a rule at all."""
+class QueueHoldings:
+    """What all queues hold. `held` is added to as gangs start; `wanted`: as of a `Quota`, empty until it is read;
+    `ruled`: whether there is a rule at all."""
 
     def __init__(
         self,
@@ -353,26 +352,9 @@ class QueueHoldings(Mapping[gangs.Ref, OverQuota]):
         self.wanted: dict[str, dict[str, int]] = {}
         self.ruled = any(rule.limit_gpus or rule.guaranteed_gpus or not rule.borrow for rule in rules.values())
         self._cluster, self._late = cluster, late
-        self._gangs: Mapping[gangs.Ref, WaitingGang] = {}
         self._waits_for: dict[gangs.Ref, list[str]] = {}  # the models of which a gang is counted in `wanted`
         self._own: dict[str, Mapping[str, int]] = {}  # by queue, what its own rules leave it
         self._rows: dict[str, set[int]] = {}  # of the nodes of each model, once one is asked for
-
-    def of(self, waiting: Iterable[WaitingGang]) -> None:
-        """The gangs that it is a mapping of."""
-        self._gangs = {gang.ref: gang for gang in waiting}
-
-    def __getitem__(self, ref: gangs.Ref) -> OverQuota:
-        over = self.over(self._gangs[ref])
-        if over is None:
-            raise KeyError(ref)
-        return over
-
-    def __iter__(self) -> Iterator[gangs.Ref]:
-        return (ref for ref in self._gangs if ref in self)
-
-    def __len__(self) -> int:
-        return sum(1 for _ in self)
 
     @property
     def quota(self) -> Quota:

@@ -135,7 +135,7 @@ def decided(
     """`running`: uid -> (row, GPUs, when it ends, seconds from now)."""
     order = in_order(running)
     held = {uid: (row, count) for uid, (row, count, _) in running.items()}
-    return look(QueueSituation(gangs, more.pop("over_quota", {}), order, NOW, **more), placer(nodes, held), held)
+    return look(QueueSituation(gangs, order, NOW, **more), placer(nodes, held), held)
 
 
 def test_the_first_gang_that_fits_starts_and_the_next_one_waits() -> None:
@@ -332,7 +332,7 @@ def test_a_gang_over_its_quota_is_not_the_head() -> None:
     """Else a queue that is full would hold GPUs back that it may not take."""
     first = gang("a", 1, 8)
     over = OverQuota("lab", "limit", "m", 8, 8, 8)
-    found = decided([first, gang("b", 1, 8)], [8], over_quota={first.ref: over})
+    found = decided([first, gang("b", 1, 8)], [8], over_quota=lambda one: over if one is first else None)
     assert (found.started, found.codes) == ({"b": (0,)}, {"a": "quota"})
     assert found.waits[first.ref].text == over.text
 
@@ -348,7 +348,7 @@ def test_the_search_for_the_earliest_place_halves_what_is_left() -> None:
         calls += 1
         return (yield from place(one, trial))
 
-    found = look(QueueSituation([gang("head", 512, 1)], {}, order, NOW), counted)
+    found = look(QueueSituation([gang("head", 512, 1)], order, NOW), counted)
     assert found.head is not None
     assert (found.head.start, len(found.head.blocked_by)) == (NOW + 512, 512)
     assert calls <= 12  # now, after all of them, and 10 halves
@@ -358,7 +358,7 @@ def test_others_may_run_between_two_placements() -> None:
     """One step a placement: now, after both ends, after the first one; one to sort; and two for the gang behind."""
     order = [Ending("x", 0, NOW + 100), Ending("y", 1, NOW + 300)]
     place = placer([8, 8], {"x": (0, 8), "y": (1, 4)})
-    found = look(QueueSituation([gang("head", 1, 8), gang("b", 1, 4)], {}, order, NOW), place)
+    found = look(QueueSituation([gang("head", 1, 8), gang("b", 1, 4)], order, NOW), place)
     assert found.pauses == 6
 
 
@@ -456,7 +456,7 @@ def _run(
             return (yield from place(one, trial))
 
         help_of: dict[str, Any] = {"kind": _kind, "before": before} if kept else {}
-        found = look(QueueSituation(waiting, {}, order, now, **help_of), counted, held)
+        found = look(QueueSituation(waiting, order, now, **help_of), counted, held)
         before = found.head
         seen.append((found.started, found.codes, found.head))
         for one in found.starts:

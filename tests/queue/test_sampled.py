@@ -117,7 +117,7 @@ def twin(case: Scene) -> dict[Ref, float]:
                 yield
 
             started = 0
-            for taken in schedule(QueueSituation(ordered, {}, endings, now, case.strict), place):
+            for taken in schedule(QueueSituation(ordered, endings, now, case.strict), place):
                 if isinstance(taken, TakenSeats) and isinstance(taken.gang, SizedGang):
                     one = taken.gang
                     started += 1
