@@ -22,7 +22,7 @@ from extender.log import WAITING_BYTES, WAITING_LINES, LineWriter
 from tests import plain
 from tests.e2e.process import free_port
 from tests.server.test_app import valid
-from tests.waiting import wait_for
+from tests.waiting import MOST_SECONDS, wait_for
 
 CLUSTER = {
     "apiVersion": "v1",
@@ -34,13 +34,19 @@ CLUSTER = {
     ],
 }  # fmt: skip
 
+PATIENT = (
+    "-c 'from extender import cli, log; log.LineWriter.flush.__defaults__ = (60.0,); raise SystemExit(cli.main())'"
+)
+"""The command, that waits a minute for its last lines to be read: on a busy machine this process may stand still for
+longer than the second of the real one."""
+
 
 @contextmanager
-def server(folder: Path, streams: str, **given: Any) -> Iterator[httpx.Client]:
+def server(folder: Path, streams: str, program: str = "-m extender", **given: Any) -> Iterator[httpx.Client]:
     """The command, started by a shell whose redirections are `streams`."""
     file, port = folder / "cluster.json", free_port()
     file.write_text(json.dumps(CLUSTER))
-    command = f"exec {sys.executable} -m extender serve --cluster {file} --port {port} {streams}"
+    command = f"exec {sys.executable} {program} serve --cluster {file} --port {port} {streams}"
     process = subprocess.Popen(["/bin/sh", "-c", command], **given)
     try:
         with plain.client(base_url=f"http://127.0.0.1:{port}", timeout=20) as client:
@@ -57,7 +63,7 @@ def server(folder: Path, streams: str, **given: Any) -> Iterator[httpx.Client]:
     finally:
         process.terminate()
         try:
-            process.wait(20)
+            process.wait(MOST_SECONDS)
         finally:
             process.kill()
 
@@ -129,12 +135,12 @@ def test_the_last_lines_are_written_before_a_signal_ends_the_process(tmp_path: P
 
     reader = threading.Thread(target=read, daemon=True)
     try:
-        with server(tmp_path, "", stderr=writing) as client:
+        with server(tmp_path, "", PATIENT, stderr=writing) as client:
             os.close(writing)
             for _ in range(400):
                 check_serves(client, 1)
             reader.start()
-        reader.join(20)
+        reader.join(MOST_SECONDS)  # the pipe ends with the process
     finally:
         os.close(reading)
     lines = b"".join(said).splitlines()
