@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 from collections.abc import Callable, Iterator
@@ -40,6 +41,11 @@ def pytest_configure(config: pytest.Config) -> None:
     """A run of an hour says at once what failed, where its output is kept and not looked at."""
     if os.environ.get("CI") and not hasattr(config, "workerinput"):
         config.pluginmanager.register(_AtOnce(config.get_terminal_writer().line))
+
+
+def pytest_collection_finish() -> None:
+    """What all 11,000 tests are made of stays until the end: a full collection over it takes 0.3 s each time."""
+    gc.freeze()
 
 
 class _AtOnce:

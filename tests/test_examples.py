@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ruamel.yaml import YAML
 
 from extender.cli import main
 from extender.objects.progress import CHECKPOINT
+from tests.yaml_text import objects_in
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "docs" / "examples"
@@ -33,7 +33,7 @@ MANIFESTS = {
 
 
 def documents(name: str) -> list[dict[str, Any]]:
-    return list(YAML(typ="safe", pure=True).load_all((FOLDER / f"{name}.yaml").read_text()))
+    return objects_in(FOLDER / f"{name}.yaml")
 
 
 def test_each_file_is_tested_here_and_used_by_a_document() -> None:
@@ -92,8 +92,8 @@ def test_the_script_is_on_the_path_of_the_job() -> None:
 
 
 def test_the_readme_has_the_pod_and_the_gang_of_its_commands() -> None:
-    yaml, text = YAML(typ="safe", pure=True), (ROOT / "README.md").read_text()
-    pod, gang = ("\n".join(block.splitlines()[1:]) for block in text.split("```")[1::2])
+    blocks = (ROOT / "README.md").read_text().split("```")[1::2]
+    pod, gang = ("\n".join(block.splitlines()[1:]) for block in blocks)
 
     def plain(objects: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """Without the restart policy: the README leaves out that of the pod."""
@@ -101,5 +101,5 @@ def test_the_readme_has_the_pod_and_the_gang_of_its_commands() -> None:
             {**shown, "spec": {**shown["spec"], "restartPolicy": ""}} if "spec" in shown else shown for shown in objects
         ]
 
-    assert plain(list(yaml.load_all(pod))) == plain(documents("linked-pod"))
-    assert plain(list(yaml.load_all(gang))) == plain(documents("gang"))
+    assert plain(objects_in(pod)) == plain(documents("linked-pod"))
+    assert plain(objects_in(gang)) == plain(documents("gang"))

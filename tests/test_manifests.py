@@ -10,7 +10,6 @@ from typing import Any
 
 import kubernetes_validate
 import pytest
-from ruamel.yaml import YAML
 from starlette.routing import Route
 
 from extender.cli.options import add_address, host_and_port, settings_of
@@ -20,6 +19,7 @@ from extender.server.acting import MIX
 from extender.settings import Known, Settings, Tls, read_settings
 from extender.settings.fields import ListenerSettings, ServerSettings
 from tests.world import World
+from tests.yaml_text import objects_in
 
 MANIFESTS = Path(__file__).parent.parent / "manifests"
 OPERATIONS = MANIFESTS.parent / "docs" / "operations.md"
@@ -29,7 +29,7 @@ ROLES_OF_KUBERNETES = {"system:kube-scheduler", "system:volume-scheduler", "exte
 
 
 def documents(name: str) -> list[Any]:
-    return list(YAML(typ="safe", pure=True).load_all((MANIFESTS / name).read_text()))
+    return objects_in(MANIFESTS / name)
 
 
 OBJECTS = documents("deployment.yaml")
@@ -291,7 +291,7 @@ def test_the_configuration_for_remote_differs_in_the_extender_alone() -> None:
     script = MANIFESTS / "remote" / "kube-scheduler-config.sed"
     command = ["sed", "-f", str(script), str(MANIFESTS / "kube-scheduler-config.yaml")]
     made = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
-    [config] = YAML(typ="safe", pure=True).load_all(made)
+    [config] = objects_in(made)
     [entry] = config["extenders"]
     tls, name = entry.pop("tlsConfig"), "gpu-extender.gpu-extender-system.svc"
     assert tls.pop("serverName") == name
@@ -307,7 +307,7 @@ def test_the_configuration_for_kubeadm_differs_in_the_clusters_own_names_alone()
     script = MANIFESTS / "kubeadm" / "kube-scheduler-config.sed"
     command = ["sed", "-f", str(script), str(MANIFESTS / "kube-scheduler-config.yaml")]
     made = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
-    [config] = YAML(typ="safe", pure=True).load_all(made)
+    [config] = objects_in(made)
     assert config.pop("clientConnection") == {"kubeconfig": "/etc/kubernetes/scheduler.conf"}
     assert config.pop("leaderElection") == {"leaderElect": True}
     [profile] = config["profiles"]
@@ -356,7 +356,7 @@ def test_one_file_states_every_image_and_its_version() -> None:
     used = {found for path in MANIFESTS.rglob("*.yaml") for found in IMAGE.findall(path.read_text())}
     assert used == names
     for path in MANIFESTS.rglob("kustomization.yaml"):
-        [made] = YAML(typ="safe", pure=True).load_all(path.read_text())
+        [made] = objects_in(path)
         files = [path.parent / name for name in made.get("resources", ())]
         if any(IMAGE.search(file.read_text()) for file in files if file.is_file()):
             included = [(path.parent / name).resolve() for name in made.get("components", ())]

@@ -9,17 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ruamel.yaml import YAML
 
 from extender.metrics import Metrics
 from tests.test_manifests import documents
+from tests.yaml_text import objects_in
 
 MONITORING = Path(__file__).parent.parent / "manifests" / "monitoring"
 RUNBOOKS = MONITORING.parents[1] / "docs" / "alerts.md"
 METRIC = re.compile(r"\b(gpu_extender_\w+?)(_bucket|_sum|_count)?\b(?:\{([^}]*)\})?(?![\w])")
 GROUPED = re.compile(r"\b(?:by|without) \(([^)]*)\)")
 
-[RULES] = YAML(typ="safe", pure=True).load_all((MONITORING / "rules.yaml").read_text())
+[RULES] = objects_in(MONITORING / "rules.yaml")
 ALERTS = [rule for group in RULES["spec"]["groups"] for rule in group["rules"]]
 DASHBOARD = json.loads((MONITORING / "gpu-extender.json").read_text())
 
@@ -101,7 +101,7 @@ def test_remote_has_prometheus_verify_the_certificate_of_its_secret() -> None:
     _, pod = pod_of("remote/deployment.yaml")
     [kustomization] = documents("remote/kustomization.yaml")
     [patch] = [one["patch"] for one in kustomization["patches"] if one["target"]["kind"] == "PodMonitor"]
-    [[operation]] = YAML(typ="safe", pure=True).load_all(patch)
+    [[operation]] = objects_in(patch)
     [endpoint] = operation["value"]
     monitor, *_ = documents("monitoring/pod-monitor.yaml")
     [before] = monitor["spec"]["podMetricsEndpoints"]

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ruamel.yaml import YAML
+
+from tests.yaml_text import objects_in
 
 ROOT = Path(__file__).parents[1]
 VERSION = str(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"])
@@ -19,7 +20,7 @@ RELEASE = re.compile(r"^## (?!Unreleased$)(\S+)(?: - (\S+))?$", re.MULTILINE)
 
 
 def read(path: str) -> Any:
-    return YAML(typ="safe", pure=True).load((ROOT / path).read_text())
+    return objects_in(ROOT / path)[0]
 
 
 def label() -> str:

@@ -13,7 +13,6 @@ from typing import Any
 
 import orjson
 import pytest
-from ruamel.yaml import YAML
 
 from extender import cli
 from extender.cli import kubectl
@@ -32,6 +31,7 @@ from extender.cli.kubectl import (
 from extender.errors import NotFound, Unreachable
 from extender.settings import Settings
 from tests.installed import ROOT, scripts
+from tests.yaml_text import objects_in
 
 LONG = "gpu-scheduler-with-a-long-name-that-kubelet-cuts-because-it-is.-too-long-for-a-host"
 
@@ -123,7 +123,7 @@ def test_a_program_that_does_not_exist(monkeypatch: pytest.MonkeyPatch, capsys: 
 
 
 def documents(name: str) -> list[Any]:
-    return list(YAML(typ="safe", pure=True).load_all((ROOT / "manifests" / name).read_text()))
+    return objects_in(ROOT / "manifests" / name)
 
 
 def test_the_defaults_are_those_of_the_manifests_and_the_settings() -> None:

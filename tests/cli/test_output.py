@@ -73,13 +73,14 @@ CODES = {"whatif": {10, 11}, "plan": {10, 11}, "check": {10}, "compare": {10}}
 """Exit codes of answers, beside 0."""
 
 
-@pytest.fixture
-def world(tmp_path: Path) -> dict[str, str]:
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """What stands for the words above."""
-    (tmp_path / "pod.json").write_text(json.dumps(POD))
+    folder = tmp_path_factory.mktemp("output")
+    (folder / "pod.json").write_text(json.dumps(POD))
     settings, steps = player.read("cube-mesh-1")
-    recorded.drive(settings, steps[:20], tmp_path / "record")
-    return {FILE: written(tmp_path, POD), "POD": str(tmp_path / "pod.json"), "RECORD": str(tmp_path / "record")}
+    recorded.drive(settings, steps[:20], folder / "record")
+    return {FILE: written(folder, POD), "POD": str(folder / "pod.json"), "RECORD": str(folder / "record")}
 
 
 def called(

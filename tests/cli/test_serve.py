@@ -12,12 +12,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from ruamel.yaml import YAML
 
 from tests.cli.canned import Cli
 from tests.e2e.process import free_port
 from tests.waiting import wait_for
 from tests.world import JSON
+from tests.yaml_text import objects_in
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 WAIT = 30.0  # seconds, of a busy machine
@@ -25,7 +25,7 @@ WAIT = 30.0  # seconds, of a busy machine
 
 def asked() -> JSON:
     """The pod as the API server has it: with the value of its PriorityClass, and a uid."""
-    pod: JSON = YAML(typ="safe", pure=True).load((EXAMPLES / "urgent.yaml").read_text())
+    pod: JSON = objects_in(EXAMPLES / "urgent.yaml")[0]
     pod["metadata"]["uid"] = "pod-urgent"
     pod["spec"]["priority"] = 100_000
     pod["status"] = {"phase": "Pending"}

@@ -1,4 +1,4 @@
-"""Fixtures around the real control plane; one control plane serves the whole test session."""
+"""Fixtures around the real control plane; one control plane serves all tests of a worker."""
 
 from __future__ import annotations
 
@@ -43,8 +43,9 @@ Ask = Callable[..., tuple[int, Any]]
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Everything in this folder carries the mark e2e."""
-    here = [item for item in items if HERE in item.path.parents]
-    others = [item for item in items if HERE not in item.path.parents]
+    here, others = list[pytest.Item](), list[pytest.Item]()
+    for item in items:
+        (here if str(item.path).startswith(f"{HERE}/") else others).append(item)
     for item in here:
         item.add_marker(pytest.mark.e2e)
     workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
@@ -131,9 +132,10 @@ def binaries(request: pytest.FixtureRequest) -> Path:
     return build(say)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def control_plane(binaries: Path, request: pytest.FixtureRequest) -> Iterator[ControlPlane]:
-    """etcd, API server and controller manager; schedulers come from ``scheduler``."""
+    """etcd, API server and controller manager; schedulers come from ``scheduler``. It ends with the last test of this
+    folder: six that nobody asks would take a twelfth of a processor beside the unit tests."""
     running = ControlPlane(binaries)
     running.add_users(USERS)
     with running:

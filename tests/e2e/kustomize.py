@@ -7,10 +7,9 @@ import subprocess
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from ruamel.yaml import YAML
-
 from tests.e2e.api import Object, Objects
 from tests.e2e.build import build_kubectl
+from tests.yaml_text import objects_in
 
 MANIFESTS = Path(__file__).parents[2] / "manifests"
 COMPONENTS = tuple(
@@ -40,7 +39,7 @@ def printed(program: Path, words: Sequence[str], kubeconfig: Path | None = None,
 
 def built(folder: Path) -> Objects:
     """The objects of a kustomization, in the order of `kubectl apply -k`."""
-    return list(YAML(typ="safe", pure=True).load_all(kubectl("kustomize", str(folder))))
+    return objects_in(kubectl("kustomize", str(folder)))
 
 
 def overlay(folder: Path, components: Sequence[str], base: str = "") -> Path:

@@ -16,8 +16,6 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from ruamel.yaml import YAML
-
 from tests.e2e import builders, queueing
 from tests.e2e.build import ControlPlaneUnavailable, build, build_kubectl, cache_root
 from tests.e2e.cluster import ControlPlane
@@ -25,6 +23,7 @@ from tests.e2e.extender_process import ExtenderProcess
 from tests.e2e.kubelet import SimulatedKubelets
 from tests.e2e.queueing import SCHEDULER, SYSTEM
 from tests.e2e.scene import CONFIG
+from tests.yaml_text import objects_in
 
 MANIFESTS = CONFIG.parent
 VENV_BIN = Path(sys.executable).parent
@@ -40,7 +39,7 @@ TAINT = {"key": builders.GPU, "value": "present", "effect": "NoSchedule"}
 
 
 def _load(path: Path) -> dict[str, Any]:
-    return dict(YAML(typ="safe", pure=True).load(path.read_text()))
+    return dict(objects_in(path)[0])
 
 
 def _is_free(port: int) -> bool:

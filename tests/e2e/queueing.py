@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ruamel.yaml import YAML
 
 from extender.kube.client import ApiError
 from extender.objects.queueing import GATE
@@ -16,6 +15,7 @@ from tests.e2e import builders
 from tests.e2e.api import Api, Object, Objects, path_of
 from tests.e2e.build import release
 from tests.waiting import wait_for
+from tests.yaml_text import objects_in
 
 MANIFESTS = Path(__file__).parents[2] / "manifests" / "queue"
 SYSTEM = "gpu-extender-system"
@@ -26,9 +26,8 @@ GATED = [GATE]
 
 def objects() -> Objects:
     """What `kubectl apply -k manifests/queue` makes, in its order."""
-    yaml = YAML(typ="safe", pure=True)
-    [kustomization] = yaml.load_all((MANIFESTS / "kustomization.yaml").read_text())
-    return [made for name in kustomization["resources"] for made in yaml.load_all((MANIFESTS / name).read_text())]
+    [kustomization] = objects_in(MANIFESTS / "kustomization.yaml")
+    return [made for name in kustomization["resources"] for made in objects_in(MANIFESTS / name)]
 
 
 @contextmanager

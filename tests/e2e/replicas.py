@@ -11,8 +11,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from ruamel.yaml import YAML
-
 from tests.e2e import builders
 from tests.e2e.api import Api
 from tests.e2e.cluster import ControlPlane
@@ -20,6 +18,7 @@ from tests.e2e.process import Component, free_port, wait_until_listening
 from tests.e2e.queueing import SYSTEM
 from tests.installed import ROOT, install
 from tests.waiting import wait_for
+from tests.yaml_text import objects_in
 
 NODE = "control-plane"
 PORT = 8888
@@ -30,7 +29,7 @@ def installed(api: Api) -> None:
     """The namespace of the replicas, with what a reader may do there."""
     wait_for(lambda: api.find("Namespace", SYSTEM) is None, 120, "the namespace of the test before is gone")
     api.create(builders.namespace(SYSTEM))
-    rights = YAML(typ="safe", pure=True).load_all((ROOT / "manifests" / "reader.yaml").read_text())
+    rights = objects_in(ROOT / "manifests" / "reader.yaml")
     api.create(next(made for made in rights if made["kind"] == "Role"))
 
 

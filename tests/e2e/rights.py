@@ -8,11 +8,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from ruamel.yaml import YAML
-
 from tests.e2e.api import Api, Object
 from tests.e2e.cluster import ControlPlane, parse_metrics
 from tests.e2e.queueing import SYSTEM
+from tests.yaml_text import objects_in
 
 MANIFESTS = Path(__file__).parents[2] / "manifests"
 _KINDS = {"ServiceAccount", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding"}
@@ -23,7 +22,7 @@ def grant(api: Api, namespace: str, *files: str, accounts: bool = True) -> None:
     """Make what these manifests grant. Names of roles of the whole cluster get the namespace as their suffix.
     `accounts`: the accounts too."""
     for file in files:
-        for made in YAML(typ="safe", pure=True).load_all((MANIFESTS / file).read_text()):
+        for made in objects_in(MANIFESTS / file):
             if made["kind"] == "ServiceAccount" and not accounts:
                 continue
             if made["kind"] not in _KINDS or made["metadata"].get("namespace") == "kube-system":

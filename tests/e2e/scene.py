@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from ruamel.yaml import YAML
 
 from tests import plain
 from tests.e2e import builders
@@ -21,6 +20,7 @@ from tests.e2e.cluster import Scheduler
 from tests.e2e.extender_process import ExtenderProcess
 from tests.e2e.kubelet import SimulatedKubelets
 from tests.waiting import wait_for
+from tests.yaml_text import objects_in
 
 CONFIG = Path(__file__).parents[2] / "manifests" / "kube-scheduler-config.yaml"
 LINKS = "gpu-extender.io/links"
@@ -44,7 +44,7 @@ def scheduler_config(
 ) -> dict[str, Any]:
     """The manifest that users get, asking `url`; `changes` go into our extender's entry, others come before or behind
     it. `default_profile`: nothing of the manifest but the extender, so a profile as kube-scheduler has it by itself."""
-    config: dict[str, Any] = YAML(typ="safe", pure=True).load(CONFIG.read_text())
+    config: dict[str, Any] = objects_in(CONFIG)[0]
     config.pop("leaderElection", None)
     config.pop("clientConnection", None)
     recommended = config["extenders"][0]

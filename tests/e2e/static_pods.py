@@ -15,8 +15,7 @@ import threading
 from pathlib import Path
 from types import TracebackType
 
-from ruamel.yaml import YAML
-from ruamel.yaml.error import YAMLError
+from yaml import YAMLError
 
 from extender.kube.client import ApiError, NoAnswer
 from tests.e2e import builders, containers_by_hand
@@ -24,6 +23,7 @@ from tests.e2e.api import Object
 from tests.e2e.cluster import ControlPlane
 from tests.e2e.pod_network import PodNetwork
 from tests.e2e.process import Component
+from tests.yaml_text import objects_in
 
 NODE = "control-plane"
 LOOK_SECONDS = 0.3
@@ -105,7 +105,7 @@ class _Pod:
     def __init__(self, control_plane: ControlPlane, text: str, folder: Path, enter: tuple[str, ...]) -> None:
         self.text = text
         self._api, self._enter = control_plane.api, enter
-        pod: Object = YAML(typ="safe", pure=True).load(text)
+        pod: Object = objects_in(text)[0]
         digest = hashlib.sha256(text.encode()).hexdigest()[:12]
         stage = folder / "pods" / f"{pod['metadata']['name']}-{digest}"
         shutil.rmtree(stage, ignore_errors=True)

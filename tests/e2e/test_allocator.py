@@ -18,7 +18,7 @@ from tests.cluster.dra.allocator_cases import LABELS, NODE, TAINTS, TOLERATIONS,
 from tests.e2e.allocator import answers
 from tests.world import GPU, World, workload
 
-CASES = int(os.environ.get("ALLOCATOR_CASES", "3000"))
+CASES = int(os.environ.get("ALLOCATOR_CASES", "1000"))
 RESOURCE = {"name": GPU, "devicePlugin": "nvidia", "draDriver": DRIVER, "draAttribute": "type=gpu"}
 
 

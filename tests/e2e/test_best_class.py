@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ruamel.yaml import YAML
 
 from extender.settings import Settings
 from tests.chi_squared import p_value
@@ -24,6 +23,7 @@ from tests.e2e.conftest import ExtenderFactory, SchedulerFactory
 from tests.e2e.kubelet import SimulatedKubelets
 from tests.e2e.scene import LINKS, Scene, scheduler_config
 from tests.waiting import wait_for
+from tests.yaml_text import objects_in
 
 PODS = int(os.environ.get("GPU_EXTENDER_BEST_CLASS", "100"))
 ROUND = 50  # pods until the cluster is emptied: two thirds of its GPUs
@@ -252,7 +252,7 @@ def test_the_sum_of_the_score_weights(binaries: Path, control_plane: ControlPlan
     config.write_text(json.dumps(made))
     command = [str(binaries / "kube-scheduler"), f"--config={config}", f"--write-config-to={written}"]
     subprocess.run(command, check=True, capture_output=True, timeout=60)
-    [profile] = YAML(typ="safe", pure=True).load(written.read_text())["profiles"]
+    [profile] = objects_in(written)[0]["profiles"]
     weights = {one["name"]: one["weight"] for one in profile["plugins"]["multiPoint"]["enabled"]}
     weights["VolumeBinding"] = weights["VolumeBinding"] or 1  # a score plugin without a weight has 1
     assert sum(weights.values()) == 15

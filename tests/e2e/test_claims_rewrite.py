@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from ruamel.yaml import YAML
 
 from extender.objects.queueing import GATE, PINNED
 from extender.sim import claims as dra
@@ -28,6 +27,7 @@ from tests.e2e.scene import Scene, SceneFactory
 from tests.e2e.test_dra import bound, publish
 from tests.e2e.test_dra_plan import LINKED, PLAN, allocations, as_planned, explained, twice
 from tests.waiting import wait_for
+from tests.yaml_text import objects_in
 
 POLICIES = ("queue/policy.yaml", "claims-rewrite/policy.yaml")
 TEMPLATES = MANIFESTS / "claims-rewrite" / "templates.yaml"
@@ -39,9 +39,8 @@ NOTE = "first-seen"
 
 def policies(*, scheduler: str = SCHEDULER) -> Objects:
     """The policies of the queue and of claims-rewrite, for the pods of this scheduler."""
-    yaml = YAML(typ="safe", pure=True)
     texts = [(MANIFESTS / name).read_text().replace(f"['{SCHEDULER}']", f"['{scheduler}']") for name in POLICIES]
-    return [made for text in texts for made in yaml.load_all(text)]
+    return [made for text in texts for made in objects_in(text)]
 
 
 @contextmanager

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ruamel.yaml import YAML
 
 from tests.e2e import builders, containers_by_hand, prometheus_operator
 from tests.e2e.api import Api, Objects
@@ -23,6 +22,7 @@ from tests.e2e.queueing import SYSTEM
 from tests.e2e.rights import denied
 from tests.e2e.scraping import check_metrics
 from tests.waiting import wait_for
+from tests.yaml_text import objects_in
 
 ADDITIONS = tuple(name for name in COMPONENTS if name not in FORMS)
 CASES = [
@@ -156,7 +156,7 @@ spec:
 
 def test_the_patch_of_kubeadm_keeps_what_kube_scheduler_had(tmp_path: Path) -> None:
     """kubeadm applies it as `kubectl patch --local` does: a strategic merge."""
-    [before] = YAML(typ="safe", pure=True).load_all(KUBEADM)
+    [before] = objects_in(KUBEADM)
     (tmp_path / "pod.json").write_text(json.dumps(before))
     patch = MANIFESTS / "kubeadm" / "patches" / "kube-scheduler+strategic.yaml"
     after: Any = json.loads(kubectl("patch", "--local", "-f", str(tmp_path / "pod.json"), "--type=strategic",

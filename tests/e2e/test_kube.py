@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 import uvloop
-from ruamel.yaml import YAML
 
 from extender.kube.client import ApiError, ApiServer
 from extender.kube.lists import NODES, PODS, WATCHED_KINDS, WatchedKind
@@ -25,6 +24,7 @@ from tests.e2e import builders
 from tests.e2e.api import Api
 from tests.e2e.cluster import ControlPlane
 from tests.waiting import eventually
+from tests.yaml_text import objects_in
 
 GPUS = frozenset({builders.GPU})
 MANIFESTS = Path(__file__).parents[2] / "manifests"
@@ -274,8 +274,7 @@ async def test_binding(control_plane: ControlPlane, api: Api, namespace: str) ->
 def test_a_change_of_a_configmap_loses_no_update(control_plane: ControlPlane, api: Api, namespace: str) -> None:
     """The kept connection, TLS and server's event loop included; the rights are those of manifests/deployment.yaml."""
     api.create({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "keeper", "namespace": namespace}})
-    with (MANIFESTS / "deployment.yaml").open() as file:
-        documents = list(YAML(typ="safe", pure=True).load_all(file))
+    documents = objects_in(MANIFESTS / "deployment.yaml")
     [rules] = [one["rules"] for one in documents if one["kind"] == "Role" and one["metadata"]["name"] == "gpu-extender"]
     meta = {"name": "keeper", "namespace": namespace}
     rbac = {"apiVersion": "rbac.authorization.k8s.io/v1", "metadata": meta}

@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from ruamel.yaml import YAML
 
 from tests.e2e import builders, containers_by_hand
 from tests.e2e.api import Api, Object
@@ -27,6 +26,7 @@ from tests.e2e.static_pods import StaticNode
 from tests.installed import ROOT
 from tests.needs import lacking
 from tests.waiting import wait_for
+from tests.yaml_text import objects_in
 
 TITLE = "kubeadm: a static pod"
 STEPS = sections(ROOT / "docs" / "install.md")[TITLE]
@@ -107,7 +107,7 @@ def shell(node: StaticNode, control_plane: ControlPlane, kubeadm: Path, tmp_path
 
 
 def manifest(node: StaticNode, name: str) -> Object:
-    made: Object = YAML(typ="safe", pure=True).load((node.manifests / f"{name}.yaml").read_text())
+    made: Object = objects_in(node.manifests / f"{name}.yaml")[0]
     return made
 
 

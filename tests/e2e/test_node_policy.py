@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ruamel.yaml import YAML
 
 from extender.kube.client import ApiError
 from extender.objects.queueing import GATE
@@ -22,6 +21,7 @@ from tests.e2e.api import Api, Object
 from tests.e2e.cluster import ControlPlane
 from tests.e2e.queueing import SYSTEM, refusal, tried
 from tests.waiting import wait_for
+from tests.yaml_text import objects_in
 
 MANIFESTS = Path(__file__).parents[2] / "manifests" / "node"
 SAMPLES = Path(__file__).parents[1] / "topologies" / "samples"
@@ -40,12 +40,7 @@ def installed(api: Api) -> Iterator[Api]:
     """The manifests as a person applies them, and a node that no test writes."""
     # The namespaces of a file before take the controller seconds to end.
     wait_for(lambda: not (api.find("Namespace", NAMESPACE) or api.find("Namespace", SYSTEM)), 120, "they are gone")
-    yaml = YAML(typ="safe", pure=True)
-    made = [
-        one
-        for name in ("policy.yaml", "agent.yaml", "relay.yaml")
-        for one in yaml.load_all((MANIFESTS / name).read_text())
-    ]
+    made = [one for name in ("policy.yaml", "agent.yaml", "relay.yaml") for one in objects_in(MANIFESTS / name)]
     for one in made:
         api.create(one)
     all_at_work(api)

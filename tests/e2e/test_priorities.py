@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ruamel.yaml import YAML
 
 from extender.kube.client import ApiError
 from tests.e2e import builders
 from tests.e2e.api import Api, Object
 from tests.e2e.queueing import refusal, tried
 from tests.waiting import wait_for
+from tests.yaml_text import objects_in
 
 PRIORITIES = Path(__file__).parents[2] / "manifests" / "priorities"
 SETS = sorted(path.parent for path in PRIORITIES.glob("*/classes.yaml"))
@@ -36,7 +36,7 @@ def limits(api: Api, wanted: Object) -> bool:
 @pytest.mark.parametrize("path", SETS, ids=lambda path: path.name)
 def test_classes_give_their_priority_and_quotas_count_by_class(api: Api, namespace: str, path: Path) -> None:
     files = (path / "classes.yaml", path / "quotas" / "quotas.yaml")
-    items = [item for file in files for item in YAML(typ="safe", pure=True).load_all(file.read_text())]
+    items = [item for file in files for item in objects_in(file)]
     classes = {item["metadata"]["name"]: item for item in items if item["kind"] == "PriorityClass"}
     quotas = {item["spec"]["scopeSelector"]["matchExpressions"][0]["values"][0]: item for item in items[len(classes) :]}
     assert classes.keys() == quotas.keys()

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 import httpx
 import pytest
 import trustme
-from ruamel.yaml import YAML
 
 from tests import plain
 from tests.e2e import builders, containers_by_hand
@@ -29,6 +28,7 @@ from tests.e2e.scraping import check_metrics
 from tests.server.certificate_files import Files, client, written
 from tests.waiting import wait_for
 from tests.world import workload
+from tests.yaml_text import objects_in
 
 ANSWERED = "gpu_extender_request_duration_seconds_count"
 
@@ -163,7 +163,7 @@ def scheduler_config(folder: Path, service: str) -> dict[str, Any]:
     assert f"https://{NAME}:8443/" in text
     text = text.replace(f"https://{NAME}:8443/", f"https://{service}/")
     text = text.replace("/etc/kubernetes/kube-scheduler/", f"{folder}/")
-    [made] = YAML(typ="safe", pure=True).load_all(text)
+    [made] = objects_in(text)
     return {**made, "leaderElection": {"leaderElect": False}}
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ruamel.yaml import YAML
 
 from tests.e2e import builders
 from tests.e2e.api import Api, Object
@@ -17,6 +16,7 @@ from tests.e2e.cluster import ControlPlane
 from tests.e2e.kustomize import MANIFESTS, kubectl
 from tests.e2e.queueing import refusal, tried
 from tests.waiting import wait_for
+from tests.yaml_text import objects_in
 
 LABEL = {"gpu-extender.io/saving": "enabled"}
 ASKED = {"gpu-extender.io/saves-on-request": "5m"}
@@ -78,7 +78,7 @@ def test_pods_that_can_be_asked_get_the_file(api: Api, namespace: str, policies:
 
 
 def test_the_job_of_the_example_is_valid(api: Api, namespace: str, policies: None) -> None:
-    job = YAML(typ="safe", pure=True).load((EXAMPLES / "job.yaml").read_text())
+    job = objects_in(EXAMPLES / "job.yaml")[0]
     job["metadata"]["namespace"] = namespace
     template = api.create(job)["spec"]["template"]["spec"]
     assert [volume["name"] for volume in template["volumes"]] == ["gpu-extender", "checkpoints"]

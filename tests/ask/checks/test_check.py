@@ -10,7 +10,6 @@ from typing import Any
 
 import kubernetes_validate
 import pytest
-from ruamel.yaml import YAML
 
 from extender.ask import checks
 from extender.ask.checks.work import MOST_JOBS
@@ -24,6 +23,7 @@ from extender.sim.machines import machine as catalogued
 from tests.ask.asking import file, findings
 from tests.ask.test_whatif import snapshot_of
 from tests.world import GPU, JSON, WALL, machine, pairs, workload
+from tests.yaml_text import objects_in
 
 PRIORITIES = Path(__file__).parents[3] / "manifests" / "priorities"
 
@@ -385,7 +385,7 @@ def sets() -> list[Path]:
 
 
 def loaded(path: Path) -> list[JSON]:
-    return list(YAML(typ="safe", pure=True).load_all(path.read_text()))
+    return objects_in(path)
 
 
 def built(folder: Path) -> list[JSON]:
@@ -398,7 +398,7 @@ def built(folder: Path) -> list[JSON]:
         if "namespace" in made:
             item["metadata"]["namespace"] = made["namespace"]
     for one in made.get("patches", ()):
-        patch = YAML(typ="safe", pure=True).load(one["patch"])
+        patch = objects_in(one["patch"])[0]
         (item,) = [item for item in items if item["metadata"]["name"] == patch["metadata"]["name"]]
         item["spec"]["hard"] |= patch["spec"]["hard"]
     return items
@@ -418,8 +418,7 @@ def test_the_quotas_of_teams() -> None:
             [kubectl, "kustomize", str(folder)], capture_output=True, text=True, check=True, timeout=60
         ).stdout
         assert {
-            (one["metadata"]["namespace"], one["metadata"]["name"]): one["spec"]["hard"]
-            for one in YAML(typ="safe", pure=True).load_all(made)
+            (one["metadata"]["namespace"], one["metadata"]["name"]): one["spec"]["hard"] for one in objects_in(made)
         } == hard
 
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import orjson
 import pytest
-from ruamel.yaml import YAML
 
 from extender.ask import checks, frozen, offline
 from extender.cli import main
@@ -21,6 +20,7 @@ from tests.ask.whatif.asking import ask, kinds, snapshot
 from tests.objects import quota_cases
 from tests.oracles import quotas as oracle
 from tests.world import GPU, JSON, WALL, World, machine, pairs, workload
+from tests.yaml_text import objects_in
 
 DOCUMENT = """
 apiVersion: scheduling.k8s.io/v1
@@ -104,7 +104,7 @@ spec:
 
 
 def read(text: str) -> list[JSON]:
-    return json.loads(json.dumps(list(YAML(typ="safe", pure=True).load_all(text))))  # type: ignore[no-any-return]
+    return json.loads(json.dumps(objects_in(text)))  # type: ignore[no-any-return]
 
 
 def node(name: str = "n1", gpus: int = 8) -> JSON:

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from ruamel.yaml import YAML
 
 from extender.settings import Settings
 from tests.ask.checks.test_check import checked
@@ -15,6 +14,7 @@ from tests.ask.whatif.asking import ask
 from tests.ask.whatif.test_engine import PREFIX, node, pod, running, template
 from tests.ask.whatif.test_owners import owner, ranks, read
 from tests.world import DGX1V, JSON, machine
+from tests.yaml_text import objects_in
 
 PLACEMENT = "gpu-extender.io/placement"
 HOSTNAME = "kubernetes.io/hostname"
@@ -196,7 +196,7 @@ spec:
 
 
 def documented() -> list[JSON]:
-    return list(YAML(typ="safe", pure=True).load_all(VOLCANO))
+    return objects_in(VOLCANO)
 
 
 def test_a_volcano_job_starts_whole_or_waits() -> None:
