@@ -41,17 +41,13 @@ CASES = sorted(
             for some in combinations(CHOICES, size)
             if size < 2 or MEETING.intersection(some)
         ),
-        *(
-            tuple(name for name in ORDERED if name not in (form, left_out))
-            for form in FORMS
-            for left_out in ("", *CHOICES)
-        ),
+        *(tuple(name for name in ORDERED if name != form) for form in FORMS),
     }
     if not set(FORMS) <= set(chosen)
 )
-"""None, each one, each pair in which one patches or has components of its own, all, and all but one, with one form. An
-object comes from one component, and another may patch it: so these pairs have every way in which components meet. Those
-that only add objects meet in all of them."""
+"""None, each one, each pair in which one patches or has components of its own, and all, with one form. An object
+comes from one component, and another may patch it: so these pairs have every way in which components meet. Those that
+only add objects meet in all of them."""
 
 
 def kustomized(folder: Path) -> dict[str, Object]:
