@@ -21,7 +21,7 @@ unexport PYTHONDONTWRITEBYTECODE
 TIMES ?= 3
 WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1) # of the unit tests: a quarter of their time is waiting
 ALL_WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 4) # of all tests in one run: on a control plane most of the time is waiting
-KILLED = GPU_EXTENDER_ENFORCED=1000 GPU_EXTENDER_SOAK=$(ROUNDS) GPU_EXTENDER_SAVING_CHAOS=$(ASKED) GPU_EXTENDER_QUEUE_SOAK=$(GANGS) GPU_EXTENDER_METAMORPHIC_CASES=100 GPU_EXTENDER_MODEL_EPISODES=2000 GPU_EXTENDER_PREEMPT_BLOCKS=20 $(BIN)/python -m pytest -q -s -o faulthandler_timeout=0 tests/e2e/test_soak.py tests/e2e/test_enforced.py tests/e2e/test_mapa.py tests/e2e/test_queue_soak.py tests/e2e/test_saving_chaos.py tests/metamorphic tests/model tests/decide/test_preempt.py
+KILLED = GPU_EXTENDER_ENFORCED=1000 GPU_EXTENDER_SOAK=$(ROUNDS) GPU_EXTENDER_SAVING_CHAOS=$(ASKED) GPU_EXTENDER_QUEUE_SOAK=$(GANGS) GPU_EXTENDER_METAMORPHIC_CASES=100 GPU_EXTENDER_MODEL_EPISODES=2000 GPU_EXTENDER_PREEMPT_BLOCKS=40 $(BIN)/python -m pytest -q -s -o faulthandler_timeout=0 tests/e2e/test_soak.py tests/e2e/test_enforced.py tests/e2e/test_mapa.py tests/e2e/test_queue_soak.py tests/e2e/test_saving_chaos.py tests/metamorphic tests/model tests/decide/test_preempt.py
 DRAWN = GPU_EXTENDER_CASES=5 $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -o faulthandler_timeout=0 tests/act/queue tests/ask tests/cluster tests/preemption tests/queue
 # After pytest. 5 is its status when ARGS names no test of this kind. In CI the tests that failed run again, alone, and the
 # output names them: where the machine stood still for seconds they pass then; where the code is wrong they fail again.

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 MOST_SECONDS = 120.0
 """Until what should end by itself counts as endless."""
+LONGEST_PAUSE = 0.25
 
 
 def wait_for(
@@ -22,13 +23,10 @@ def wait_for(
     every: float = 0.05,
 ) -> T:
     """The first truthy answer of `predicate`; AssertionError after `timeout`. Times in seconds."""
-    deadline = time.monotonic() + timeout
-    while True:
-        if found := predicate():
-            return found
-        if time.monotonic() > deadline:
-            raise _late(timeout, message)
-        time.sleep(every)
+    began = time.monotonic()
+    while not (found := predicate()):
+        time.sleep(_pause(began, timeout, message, every))
+    return found
 
 
 async def eventually(
@@ -38,13 +36,10 @@ async def eventually(
     every: float = 0.005,
 ) -> T:
     """As `wait_for`, while other tasks of the event loop go on."""
-    deadline = time.monotonic() + timeout
-    while True:
-        if found := predicate():
-            return found
-        if time.monotonic() > deadline:
-            raise _late(timeout, message)
-        await asyncio.sleep(every)
+    began = time.monotonic()
+    while not (found := predicate()):
+        await asyncio.sleep(_pause(began, timeout, message, every))
+    return found
 
 
 def run_bounded(coroutine: Coroutine[Any, Any, T], seconds: float = MOST_SECONDS) -> T:
@@ -70,6 +65,10 @@ def in_thread(run: Callable[[], object], stop: Callable[[], object]) -> Iterator
         assert not thread.is_alive(), f"the thread does not end within {MOST_SECONDS} s"
 
 
-def _late(timeout: float, message: str | Callable[[], object]) -> AssertionError:
-    text = message if isinstance(message, str) else message()
-    return AssertionError(f"not within {timeout} s: {text}")
+def _pause(began: float, timeout: float, message: str | Callable[[], object], every: float) -> float:
+    """Seconds until the next look, AssertionError where it is too late for one. A look at an API server takes 5 ms of
+    a processor: what takes long is seen a twentieth later."""
+    waited = time.monotonic() - began
+    if waited > timeout:
+        raise AssertionError(f"not within {timeout} s: {message if isinstance(message, str) else message()}")
+    return max(every, min(waited / 20.0, LONGEST_PAUSE)) if every else 0.0

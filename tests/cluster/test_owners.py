@@ -10,6 +10,7 @@ import pytest
 from extender.cluster.cluster import Cluster
 from extender.cluster.pods import MOST_MOVED, OWNER_SECONDS
 from extender.objects.records import PodRecord
+from tests.cases import cases
 from tests.cluster.reach import kept_of
 from tests.objects.test_gangs import obj, owned, pod
 from tests.world import JSON, World, workload
@@ -130,7 +131,7 @@ def step(world: World, rng: Random, pods: dict[str, JSON], groups: dict[tuple[st
     world.set("Pod", pods[name])
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(cases(20)))
 def test_random_owners_and_pods_in_any_order(world: World, seed: int) -> None:
     """After each change the tables are those of a cluster that starts with the same objects; with no pod, empty."""
     rng = Random(seed)

@@ -22,7 +22,7 @@ from extender.preemption import search
 from extender.settings import Settings
 from tests.world import DGX1V, GPU, JSON, WALL, World, pairs, refused, topology, workload
 
-BLOCKS = int(os.environ.get("GPU_EXTENDER_PREEMPT_BLOCKS", "2"))  # of 60 random clusters, each with a seed of its own
+BLOCKS = int(os.environ.get("GPU_EXTENDER_PREEMPT_BLOCKS", "2"))  # of 30 random clusters, each with a seed of its own
 NEW = Settings(scheduler_version="1.38")
 LINKS_BUSY = next(reason.text for reason in REASONS.values() if reason.key == "links-busy")
 
@@ -556,13 +556,13 @@ def sets(case: Case, node: str) -> Iterator[tuple[JSON, ...]]:
 
 @pytest.mark.parametrize("block", range(BLOCKS))
 def test_the_answer_is_the_cheapest_of_all_sets_of_victims(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """120 random clusters that need an eviction, 1,200 in `make soak`, with observed positions, budgets and gangs; in
+    """60 random clusters that need an eviction, 1,200 in `make soak`, with observed positions, budgets and gangs; in
     half of them nodes are left out by their bounds."""
     monkeypatch.setattr(search, "FEW", block % 2 or search.FEW)
     monkeypatch.setattr(search, "FIRST", 1)
     rng = random.Random(block)
     answered = many = torn_apart = gangs = 0
-    while answered < 60:
+    while answered < 30:
         case = made(rng)
         feasible = [node for node in case.nodes if counts_fit(case, node)]
         legal: dict[str, list[str]] = {}

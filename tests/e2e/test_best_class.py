@@ -25,7 +25,7 @@ from tests.e2e.scene import LINKS, Scene, scheduler_config
 from tests.waiting import wait_for
 from tests.yaml_text import objects_in
 
-PODS = int(os.environ.get("GPU_EXTENDER_BEST_CLASS", "100"))
+PODS = int(os.environ.get("GPU_EXTENDER_BEST_CLASS", "50"))
 ROUND = 50  # pods until the cluster is emptied: two thirds of its GPUs
 KINDS = {"h": "dgx-h100", "v": "dgx1-v100", "p": "a100-pcie-4", "l": "l4-8"}
 PREPARED = "registry.example/prepared:1"

@@ -33,7 +33,7 @@ MACHINES = {  # those that are wired alike once
 }
 LINKS = [reason.text for reason in Links.reasons]
 CERTAIN = 2
-CASES = cases(20)
+CASES = cases(10)
 
 
 @dataclass

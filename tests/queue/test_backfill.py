@@ -384,9 +384,9 @@ class Job:
 
 @pytest.mark.parametrize("declared", ["all", "some", "none"])
 def test_the_head_starts_as_promised_and_no_gang_starves(declared: str) -> None:
-    """40 clusters, each with 30 gangs that come over time. Ends that are declared are upper bounds. What is checked: no
+    """20 clusters, each with 30 gangs that come over time. Ends that are declared are upper bounds. What is checked: no
     GPU is used twice, the head's promised start never moves to later, and every gang starts."""
-    for seed in range(40):
+    for seed in range(20):
         chance = random.Random(f"{declared}-{seed}")
         nodes = [chance.choice((4, 8)) for _ in range(chance.randint(1, 5))]
         jobs = [_job(f"g{i:02}", chance, nodes, declared) for i in range(30)]

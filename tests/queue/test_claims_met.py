@@ -27,7 +27,7 @@ from tests.queue.test_eviction_plan import of_head
 from tests.world import JSON, rfc3339
 from tests.world import machine as node_object
 
-CASES = cases(120)
+CASES = cases(60)
 NAMES = ("n1", "n2", "n3")
 T = TypeVar("T")
 

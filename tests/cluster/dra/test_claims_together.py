@@ -13,7 +13,7 @@ from extender.sim import claims as dra
 from tests.cases import cases
 from tests.cluster.dra import drawn_claims as drawn
 
-CASES = cases(60)
+CASES = cases(30)
 MOST = 4
 
 

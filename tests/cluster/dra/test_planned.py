@@ -14,6 +14,7 @@ from extender.objects.queueing import GATE, PINNED
 from extender.objects.records import Kind
 from extender.sim import claims as dra
 from tests.act.queue.devices_rig import SETTINGS, world
+from tests.cases import cases
 from tests.cluster.dra.world import MACHINE, DraWorld
 from tests.world import JSON, workload
 
@@ -94,7 +95,7 @@ def settled(made: DraWorld) -> dict[str, Any]:
     return pods | {"n1": node and [(one.id, one.state) for one in node.gpus]}
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(cases(4)))
 def test_it_does_not_depend_on_the_order_of_events(seed: int) -> None:
     rng = random.Random(f"planned-{seed}")
     made, there = world(SETTINGS, nodes=1), Objects()

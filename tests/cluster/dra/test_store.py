@@ -20,6 +20,7 @@ from extender.preemption.gang_plan import HIGHEST
 from extender.settings import Settings
 from extender.sim import claims as dra
 from extender.sim.machines import gpu_uuids, machine
+from tests.cases import cases
 from tests.cluster.dra.world import MACHINE, DraWorld
 from tests.world import GPU, JSON, refused, workload
 
@@ -580,7 +581,7 @@ def _acts(rng: random.Random, names: int, *, nominated: bool) -> list[tuple[str,
 
 
 @pytest.mark.parametrize("plans", [False, True])
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(cases(16)))
 def test_any_order_of_events_ends_as_a_fresh_cluster_begins(seed: int, plans: bool) -> None:
     """`plans`: the queue allocates devices, for pods that are nominated."""
     rng = random.Random(seed)
