@@ -19,13 +19,13 @@ from tests.waiting import wait_for
 
 NODE = "mapa"
 SEED = 0
-LONG, SHORT = 300, 40  # jobs; the benchmark's mix has 300
+LONG, SHORT = 300, 24  # jobs; the benchmark's mix has 300
 LONG_FORM = "GPU_EXTENDER_ENFORCED" in os.environ
 MACHINES = list(machines()) if LONG_FORM else ["dgx1v-1-8", "a100pairs-1-4"]
 
 
 def jobs_of(machine: Machine) -> list[Job]:
-    """40 jobs; with GPU_EXTENDER_ENFORCED (any number) the benchmark's 300."""
+    """24 jobs; with GPU_EXTENDER_ENFORCED (any number) the benchmark's 300."""
     return mix(LONG, machine.sizes, SEED)[: LONG if LONG_FORM else SHORT]
 
 
@@ -57,7 +57,7 @@ class OnCluster:
         name = f"job-{self._number:04d}"
         self._number += 1
         self.create(name, size)
-        held = wait_for(lambda: mask(sorted(self._cluster.gpus(name))), 60, lambda: self._why(name), every=0.01)
+        held = wait_for(lambda: mask(sorted(self._cluster.gpus(name))), 60, lambda: self._why(name), every=0.03)
         assert not held & ~free, (ids(held), ids(free))
         self._running[name] = held
         return held
@@ -78,9 +78,9 @@ class OnCluster:
             self._cluster.api.delete("Pod", name, self._cluster.namespace, grace=0)
         if gone:
             truth, text = self._cluster.kubelets.truth, f"{names} did not end"
-            wait_for(lambda: not any(map(truth.gpus_of, gone)), 60, text, every=0.01)
+            wait_for(lambda: not any(map(truth.gpus_of, gone)), 60, text, every=0.03)
             self._cluster.server_sees_pods()
-            wait_for(lambda: self.freed(len(self._running)), 60, text, every=0.01)
+            wait_for(lambda: self.freed(len(self._running)), 60, text, every=0.03)
 
     def _why(self, name: str) -> str:
         return f"{name}: {self._cluster.get(name)['status']}"

@@ -27,11 +27,14 @@ from tests.yaml_text import objects_in
 ADDITIONS = tuple(name for name in COMPONENTS if name not in FORMS)
 CASES = [
     (),
-    *((name,) for name in COMPONENTS),
+    ("queue",),
+    ("openshift",),
+    *((form,) for form in FORMS),
     ADDITIONS,
     *((*ADDITIONS, form) for form in FORMS),
     ("remote", "openshift"),
 ]
+"""Alone: none, and those that change objects of others. What the others add is the same among all of them."""
 OWN_NAMESPACES = (SYSTEM, "gpu-extender-node")
 
 

@@ -68,7 +68,7 @@ def image(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     for path in [Path(PYTHON), *(path for path in needed if root not in path.parents)]:
         (root / path.parent.relative_to("/")).mkdir(parents=True, exist_ok=True)
         shutil.copy(path, root / path.relative_to("/"))
-    left_out = shutil.ignore_patterns("test", "tests", "site-packages", "dist-packages", "idlelib", "__pycache__")
+    left_out = shutil.ignore_patterns("test", "tests", "site-packages", "dist-packages", "idlelib")
     shutil.copytree(library, root / library.relative_to("/"), ignore=left_out, dirs_exist_ok=True)
     return root
 

@@ -73,7 +73,7 @@ def publish(cluster: Scene, machine: Machine) -> None:
 def test_planned_allocation_gives_the_planned_ring_bandwidth(
     name: str, scene: SceneFactory, planning: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """40 jobs on two machines; with GPU_EXTENDER_ENFORCED (any number) the benchmark's 300 on all its machines."""
+    """24 jobs on two machines; with GPU_EXTENDER_ENFORCED (any number) the benchmark's 300 on all its machines."""
     machine = machines()[name]
     jobs = jobs_of(machine)
     planned = played(Board(machine), jobs, enforced(Board(machine)))

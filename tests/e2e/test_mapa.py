@@ -17,7 +17,7 @@ GOAL = 0.95
 def test_ring_bandwidth_over_the_mapa_mix(
     name: str, scene: SceneFactory, control_plane: ControlPlane, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """40 jobs on two machines; with GPU_EXTENDER_ENFORCED (any number) the benchmark's 300 on all its machines."""
+    """24 jobs on two machines; with GPU_EXTENDER_ENFORCED (any number) the benchmark's 300 on all its machines."""
     machine = machines()[name]
     jobs = jobs_of(machine)
     planned = played(Board(machine), jobs, enforced(Board(machine)))
