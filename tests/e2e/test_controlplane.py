@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +18,8 @@ import pytest
 from extender.kube.client import ApiError
 from extender.sim.kubelet import PLAN
 from extender.sim.machines import gpu_uuid
-from tests.e2e import builders
-from tests.e2e.api import Api, Object
+from tests.e2e import builders, forked
+from tests.e2e.api import Api, Object, decode
 from tests.e2e.cluster import ControlPlane, Scheduler
 from tests.e2e.kubelet import RUN_SECONDS, SimulatedKubelets
 from tests.waiting import wait_for
@@ -236,3 +238,31 @@ def test_many_nodes_are_made_quickly(api: Api, kubelets: Kubelets, count: int) -
     print(f"{count} nodes in {taken:.1f} s")
     assert taken < max(5, count / 100)
     assert len(api.list("Node")) == count
+
+
+# -- servers that are forked: what waits for their ends ----------------------------------------------------------------
+
+
+def test_several_threads_may_wait_for_one_server(tmp_path: Path) -> None:
+    """Only one call of waitpid sees an end: the second one ended the process that forks, and each test after it."""
+    server = forked.start(["--version"], tmp_path / "log", os.environ)
+    waits = [server, *(forked.Forked(server._origin, server.pid) for _ in range(3))]
+    with ThreadPoolExecutor(len(waits)) as threads:
+        assert list(threads.map(lambda wait: wait.wait(30.0), waits)) == [0] * len(waits)
+
+
+# -- the tests' own client: objects that no parser likes are still readable --------------------------------------------
+
+
+def test_an_object_that_is_nested_too_deeply_is_read_without_its_managed_fields() -> None:
+    deep = b'{"f:a":' * 3000 + b"{}" + b"}" * 3000
+    one = b'{"metadata":{"name":"a","managedFields":[{"fieldsV1":%s,"manager":"}\\"{"}]},"spec":{"x":1}}'
+    listed = b'{"items":[' + one % deep + b"," + one % b'{"k:{\\"name\\":\\"}\\"}":{}}' + b"]}"
+    found = decode(listed)["items"]
+    assert [item["spec"] for item in found] == [{"x": 1}, {"x": 1}]
+    assert found[0]["metadata"]["managedFields"] == [{"fieldsV1": {}, "manager": '}"{'}]
+
+
+def test_other_objects_are_read_whole() -> None:
+    item: Object = {"metadata": {"managedFields": [{"fieldsV1": {"f:a": {}}}]}}
+    assert decode(json.dumps(item).encode()) == item

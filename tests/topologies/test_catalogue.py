@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from ext_core.links import LinkShapes
-from extender.topologies import catalogue, resolve
+from extender.errors import BadTopology
+from extender.topologies import annotation, catalogue, load, resolve
 from extender.topologies.annotation import decode, encode
 
 PRODUCT, COUNT = "nvidia.com/gpu.product", "nvidia.com/gpu.count"
@@ -85,3 +88,42 @@ def test_every_entry_is_a_shape_and_can_be_stated() -> None:
         assert shapes.gpus(shape) == entry.topology.gpus, entry.id
         assert decode(encode(entry.topology)).links == entry.topology.links, entry.id
         assert entry.source, entry.id
+
+
+# -- annotations and machines of the catalogue as input ----------------------------------------------------------------
+
+
+SAMPLES = Path(__file__).parent / "samples"
+IDS = [entry.id for entry in catalogue.entries()]
+
+
+@pytest.mark.parametrize("name", IDS)
+def test_every_machine_of_the_catalogue(name: str) -> None:
+    found = load.from_catalogue(name)
+    islands, components = found.groups()
+    assert islands is not None
+    assert components is not None
+    assert sorted(gpu for group in components for gpu in group) == list(range(found.gpus))
+    assert load.read(annotation.encode(found.topology()).encode()).links == found.links
+
+
+def test_a_machine_that_is_not_in_the_catalogue() -> None:
+    with pytest.raises(BadTopology, match="'dgx-9' is not in the catalogue; did you mean dgx"):
+        load.from_catalogue("dgx-9")
+    with pytest.raises(BadTopology, match="'dgx1' is not in the catalogue; did you mean dgx1-p100 or dgx1-v100"):
+        load.from_catalogue("dgx1")
+
+
+def test_an_unknown_machine_of_the_catalogue_names_the_nearest() -> None:
+    with pytest.raises(BadTopology, match=r"'dgx1-v10' is not in the catalogue; did you mean dgx1-v100\b") as refused:
+        load.from_catalogue("dgx1-v10")
+    assert (refused.value.code, refused.value.path) == ("not-found", "catalogue")
+    with pytest.raises(BadTopology, match="there are: dgx1-p100, "):
+        load.from_catalogue("x" * 1000)
+
+
+def test_too_large_and_other_encodings() -> None:
+    with pytest.raises(BadTopology, match="at most"):
+        load.read(b" " * (load.MOST_BYTES + 1))
+    text = (SAMPLES / "rtxa6000-3gpu.txt").read_text()
+    assert load.read(text.encode("utf-8-sig")) == load.read(text.encode("utf-16")) == load.read(text.encode())

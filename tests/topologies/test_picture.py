@@ -5,12 +5,15 @@ from __future__ import annotations
 import csv
 import io
 import xml.etree.ElementTree as ET
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from extender.sim.machines import machine
 from extender.topologies.catalogue import entries
+from extender.topologies.gpu_map import gpu_map, two_rows
 from extender.web.drawing import around, numa_groups
 from tests.pages.machines import details, page, write
 from tests.pages.pictures import caption, picture, switch_groups
@@ -76,3 +79,43 @@ def test_groups() -> None:
     # On a DGX-1 the second half is turned, so that 0-4 and 3-7 stand side by side.
     assert around(KNOWN["dgx1-v100"]) == [0, 1, 2, 3, 7, 6, 5, 4]
     assert caption(KNOWN["l4-8"]) == ["no GPU links: PCIe only"]
+
+
+# -- the drawings, as they stand on a terminal without colours ---------------------------------------------------------
+
+
+def drawn(topology: str, chosen: Collection[int], taken: Collection[int]) -> list[str]:
+    what = machine(topology)
+    lines = gpu_map(what.links, chosen, taken, gpu_total=what.scope == "gpu-total")
+    return [line.plain.rstrip() for line in lines]
+
+
+def test_a_cube_mesh_shows_its_quads_side_by_side() -> None:
+    assert drawn("dgx1-v100", {0, 3}, {5}) == [
+        "[ 3 ]═══[ 0 ]═══  4  ═══  7",
+        "  ║   ╳   │       │   ╳   ║",
+        "  2  ═══  1  ═══( 5 )═══  6",
+        "and 6─2  7─3",
+    ]
+
+
+def test_bridged_pairs() -> None:
+    assert drawn("a100-pcie-4", {0, 1}, {3}) == [
+        "[ 0 ]═══[ 1 ]",
+        "  2  ═══( 3 )",
+    ]
+
+
+def test_a_switch() -> None:
+    assert drawn("gb200-nvl72-tray", {2}, {0, 1}) == [
+        "═══ NVSwitch, NV18 ════",
+        "   ║     ║     ║     ║",
+        "( 0 ) ( 1 ) [ 2 ]   3",
+    ]
+
+
+def test_every_link_is_drawn_or_named() -> None:
+    for topology in ("dgx1-v100", "a100-pcie-4", "mi300x-8", "h100-nvl-8"):
+        what = machine(topology)
+        top, bottom = two_rows(what.links)
+        assert sorted(top + bottom) == list(range(what.gpus))

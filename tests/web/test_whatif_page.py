@@ -14,6 +14,7 @@ import pytest
 
 from extender.act.controller import Supervisor
 from extender.ask import forks
+from extender.errors import BadInput
 from extender.settings import Settings
 from extender.web import whatif_page
 from extender.web.render import POLICY
@@ -331,3 +332,21 @@ def test_a_question_that_takes_more_memory_than_is_left_ends_alone(monkeypatch: 
     status, answer, _ = run_bounded(post(world(), deployment(1_000, name="x" * 1_000_000)))
     assert (status, answer["error"]["code"]) == (503, "no-memory")
     assert run_bounded(post(world(), deployment(2)))[0] == 200
+
+
+# -- what a server is asked --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"", b"[]", b"{", b'{"objects":{}}', b'{"pods":"a/b"}', b'{"pods":["a"]}', b'{"pods":["a/b/c"]}',
+        b'{"pods":[1]}',
+        b'{"add":[{}]}', b'{"add":[{"count":true,"like":"n"}]}', b'{"add":[{"count":0,"like":"n"}]}', b'{"other":1}',
+        b'{"cordon":[1]}', b'{"objects":[1]}', b'{"objects":[{"kind":"Pod","spec":1}]}', b"{}",
+        b'{"objects":[{"kind":"Pod","metadata":{"name":"a"},"spec":{"containers":[{"resources":{"limits":{"nvidia.com/gpu":"x"}}}]}}]}',
+    ],
+)  # fmt: skip
+def test_a_body_that_is_no_question(body: bytes) -> None:
+    with pytest.raises(BadInput):
+        whatif_page.question(body, frozenset({"nvidia.com/gpu"}))

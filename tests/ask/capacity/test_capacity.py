@@ -12,14 +12,20 @@ from typing import Any
 
 import pytest
 
+from extender.ask import judge, machines
+from extender.ask.capacity import growth
+from extender.ask.machines import takes, usual
+from extender.ask.pending import alike
 from extender.cli import main
 from extender.cli.capacity import _lines
 from extender.objects.queueing import GATE
 from extender.settings import Settings
+from tests.act.queue.devices_rig import world
 from tests.ask.asking import file, page
 from tests.ask.capacity.clusters import MODEL, ZONE, Counted, answered, drawn
 from tests.cases import cases
 from tests.cli.canned import Canned, answer, serving
+from tests.cluster.dra.world import DraWorld
 from tests.world import JSON, World, machine, pairs, workload
 
 CASES = cases(200)
@@ -166,3 +172,34 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
         assert Canned.asked == ["/debug/capacity"]
     assert capsys.readouterr().out == text
     assert main(["capacity", "--cluster", str(tmp_path / "absent")]) == 1
+
+
+# -- advice for pods that are equal but for who allocates the devices of their claims ----------------------------------
+
+
+def waits(made: DraWorld, name: str) -> JSON:
+    made.claim(name, 4)
+    gates = [{"name": GATE}]
+    spec = {"resourceClaims": [{"name": "c", "resourceClaimName": name}], "schedulingGates": gates}
+    return made.set("Pod", workload(name, 0, phase="Pending", spec=spec, links="required"))
+
+
+@pytest.mark.parametrize("names", [("left", "planned"), ("planned", "left")])
+def test_a_machine_takes_the_pods_whose_devices_the_queue_allocates(names: tuple[str, str]) -> None:
+    """Its slices list the GPUs in another order: kube-scheduler may take four that are not linked."""
+    made = world(nodes=1)
+    note = dict(made.cluster.nodes["n1"].annotations)
+    made.node("n1", 0, annotations=note, labels={MODEL: "A"})
+    made.publish("n1", order=(7, 2, 1, 0, 3, 4, 5, 6))
+    for name in names:
+        waits(made, name)
+    made.claimant("other", "left")
+    left, planned = made.cluster.pods["uid-left"], made.cluster.pods["uid-planned"]
+    assert (left.planned, planned.planned) == (False, True)
+    over = judge.over(made.verbs)
+    [machine] = usual(over, machines.read(over))
+    [found] = growth(over, [(made.cluster.pods[f"uid-{name}"],) for name in names], None)
+    assert (found["nodes"], found["pods"]) == (1, 1)
+    taken = {name: takes(over, machine, over.claims.alone(made.cluster.pods[f"uid-{name}"])) for name in names}
+    assert taken == {"left": False, "planned": True}
+    assert alike(left) != alike(planned)
