@@ -25,7 +25,6 @@ from extender.policy import pod_request
 from extender.policy.contracts import CostTerm
 from extender.policy.costs import Grace, HighestPriority
 from extender.policy.policy import Policy
-from extender.policy.reasons import GPUS_RELEASING
 from extender.preemption import certificate
 from extender.preemption.cost_inputs import to_ask
 from extender.preemption.search import (
@@ -38,7 +37,7 @@ from extender.preemption.search import (
     amounts_short,
     ends,
     may_come_back,
-    releases,
+    waits_on,
 )
 from extender.reservations.assumed import Attempt
 from extender.reservations.claims import Claims
@@ -354,27 +353,10 @@ class Preemption:
             return victims[name].uids if name in fixed and name in victims else None
 
         result = self._search.find(preemptor, rows, floor if fixed else None)
-        free = result.best is not None and all(pod.terminating for pod in result.best.pods)
-        if not free:
-            pairs = zip(rows, codes, strict=True)
-            near = (row for row, code in pairs if code == GPUS_RELEASING.code or (not code and result.best is not None))
-            soon = next((name for row in near if (name := self._fits_soon(preemptor, row))), None)
-            if soon is not None:
-                waits = f"the pod will fit on {soon} when the pods that are terminating there are gone"
-                return _Choice(SearchResult(nodes=len(rows)), waits)
+        if soon := waits_on(cluster, preemptor, rows, codes, result.best):
+            waits = f"the pod will fit on {soon} when the pods that are terminating there are gone"
+            return _Choice(SearchResult(nodes=len(rows)), waits)
         return _Choice(result)
-
-    def _fits_soon(self, preemptor: Preemptor, row: int) -> str:
-        """The node's name if it has what the pod asks for, by number, once the pods that are terminating are gone,
-        within a minute; else "". Links are judged then: nothing is evicted for them while GPUs come free anyway."""
-        cluster, request = self._cluster, preemptor.request
-        name = cluster.names[row]
-        ending = {pod.uid for pod in cluster.pods_on(name) if pod.terminating}
-        if not ending or not releases(cluster, name, preemptor.wall):
-            return ""
-        with cluster.without(ending, name):
-            short = amounts_short(cluster, request, row)
-        return "" if short else name
 
 
 # -- whether a preemption leaves alone what was freed for preemptors of lower priorities.

@@ -29,6 +29,7 @@ from extender.policy import pod_request
 from extender.policy.contracts import PodRequest
 from extender.policy.costs import FreedBeyond, LeftoverFragmentation, VictimsStranded
 from extender.policy.policy import Policy
+from extender.policy.reasons import GPUS_RELEASING
 from extender.preemption.cost_inputs import (
     CostCeiling,
     NodeInputs,
@@ -342,7 +343,31 @@ def _would_fit(cluster: ClusterView, request: PodRequest, node: NodeRecord) -> b
     )
 
 
-def releases(cluster: ClusterView, name: str, wall: float) -> bool:
+def waits_on(
+    cluster: Cluster, preemptor: Preemptor, rows: array[int], codes: Sequence[int], best: Eviction | None
+) -> str:
+    """The first of these nodes with pods that terminate, for which the preemptor waits: no pod is evicted for it; "":
+    none. `codes`: our filter's, of each row; `best`: the cheapest eviction, None where none helps. By the claims that
+    stand."""
+    if best is not None and all(pod.terminating for pod in best.pods):
+        return ""
+    pairs = zip(rows, codes, strict=True)
+    near = (row for row, code in pairs if code == GPUS_RELEASING.code or (not code and best is not None))
+    return next((cluster.names[row] for row in near if _fits_soon(cluster, preemptor, row)), "")
+
+
+def _fits_soon(cluster: Cluster, preemptor: Preemptor, row: int) -> bool:
+    """Whether the node has what the pod asks for, by number, once the pods that are terminating are gone, within a
+    minute. Links are judged then: nothing is evicted for them while GPUs come free anyway."""
+    name = cluster.names[row]
+    ending = {pod.uid for pod in cluster.pods_on(name) if pod.terminating}
+    if not ending or not _releases(cluster, name, preemptor.wall):
+        return False
+    with cluster.without(ending, name):
+        return not amounts_short(cluster, preemptor.request, row)
+
+
+def _releases(cluster: ClusterView, name: str, wall: float) -> bool:
     """Whether all that terminates on the node has terminated within a minute, so that an eviction is in vain."""
     deletions = [pod.deletion_at for pod in cluster.pods_on(name) if pod.terminating]
     return all(at is not None and -OVERDUE_SECONDS <= at - wall <= RELEASE_SECONDS for at in deletions)
@@ -512,6 +537,8 @@ class SearchResult:
     above: Eviction | None = None
     """The eviction with the lowest cost, where all are above the `ceiling`."""
     ceiling: CostCeiling | None = None
+    waits_on: str = ""
+    """In answers to questions: the node of `waits_on`; preempt evicts no pod then."""
 
     @property
     def best(self) -> Eviction | None:

@@ -194,6 +194,7 @@ def test_against_trying_everything() -> None:
             "not-all-checked",
             "enough-to-wait",
         }
+        assert codes["terminating"] == (verdict == "evict" and brute.waits(pod))
         assert codes["never-preempts"] == (verdict != "fits" and pod["spec"]["preemptionPolicy"] == "Never")
         nodes = {node["metadata"]["name"]: node for node in brute.nodes}
         if verdict == "cannot":

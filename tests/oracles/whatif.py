@@ -307,6 +307,33 @@ class Brute:
             found += [(min(costs), node["metadata"]["name"])] if costs else []
         return ("evict", sorted(found)) if found else ("cannot", [])
 
+    def waits(self, pod: Object) -> bool:
+        """Whether no pod is evicted, as a node has enough by number once the pods that terminate there within a minute
+        have terminated: unless the best victims are all terminating already. It is short of GPUs alone that are theirs,
+        or has the GPUs and lacks CPU, memory or a pod slot."""
+        verdict, found = self.verdict(pod)
+        if verdict == "fits" or (found and found[0][0][1] == -(2**31)):
+            return False
+        notes = {key: value for key, value in pod["metadata"]["annotations"].items() if key != PREFIX + "links"}
+        by_number = {**pod, "metadata": {**pod["metadata"], "annotations": notes}}
+        (container,) = pod["spec"]["containers"]
+        asked = container["resources"]["requests"] | {"cpu": "0", "memory": "0Gi"}
+        gpus_alone = {**pod, "spec": {**pod["spec"], "containers": [{"resources": {"requests": asked}}]}}
+        for node in self.nodes:
+            ending = tuple(other for other in self.on(node["metadata"]["name"]) if self.going(other))
+            after = [seconds(other["metadata"]["deletionTimestamp"]) - self.now for other in ending]
+            if not ending or not all(-30 <= left <= 60 for left in after) or not self.fits(by_number, node, ending):
+                continue
+            free = int(node["status"]["allocatable"].get(GPU, 0))
+            free -= sum(self.amounts(other)[2] for other in self.on(node["metadata"]["name"]))
+            slots = {
+                **node,
+                "status": {**node["status"], "allocatable": node["status"]["allocatable"] | {"pods": "999"}},
+            }
+            if self.amounts(pod)[2] > free or (found and self.fits(gpus_alone, slots, ())):
+                return True
+        return False
+
 
 _graph = cache(lambda links: Graph(links, False, None, None, "arbitrary"))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -16,13 +17,14 @@ from extender.ask.nodes import TOO_FEW, JudgedNodes
 from extender.ask.suppose import SupposedCluster
 from extender.ask.text import LINKED, amount, count, is_bytes, seconds
 from extender.ask.ways import Way, in_order, term
+from extender.cluster.cluster import ClusterView
 from extender.cluster.demand import LINKS
 from extender.cluster.gpus import MOST_GPUS
 from extender.decide.decisions import LINKS_ONLY
 from extender.objects.records import PodRecord
 from extender.policy.rules import Links
 from extender.preemption import certificate
-from extender.preemption.search import OTHER, Eviction, Preemptor, SearchResult, ends, others_short
+from extender.preemption.search import OTHER, Eviction, Preemptor, SearchResult, ends, others_short, waits_on
 from extender.queue.report import first_names
 from extender.reservations.reservations import Reservation
 
@@ -273,9 +275,13 @@ def _linked_sizes(judge: Judge, asked: Preemptor, names: list[str]) -> dict[str,
 
 
 def search_victims(judge: Judge, asked: Preemptor, nodes: JudgedNodes) -> SearchResult:
-    """The eviction that preempt would find over all nodes that admit the pod; time does not end the search."""
+    """The eviction that preempt would find over all nodes that admit the pod, and the node for which it would wait
+    first; time does not end the search."""
+    cluster, rows = judge.cluster, judge.rows(nodes.open)
     with judge.claims.of(asked.request, asked.now):
-        return judge.search.find(asked, judge.rows(nodes.open), limited=False)
+        result = judge.search.find(asked, rows, limited=False)
+        codes = judge.policy.judge(cluster.tables, asked.request, rows)
+        return replace(result, waits_on=waits_on(cluster, asked, rows, codes, result.best))
 
 
 def above_ceiling(judge: Judge, search: SearchResult) -> str:
@@ -437,6 +443,12 @@ def terminating(pod: PodRecord, wall: float) -> Passing:
     name = f"{pod.namespace}/{pod.name}"
     when = "" if math.isinf(remaining) else f" ({seconds(remaining)} of grace left)"
     return Passing(remaining, "terminating", pod.uid, name, f"{name}, which is terminating on {pod.node}{when}")
+
+
+def for_terminating(cluster: ClusterView, node: str, wall: float) -> str:
+    """The wait for all pods that are terminating on the node, for people."""
+    ending = sorted(terminating(pod, wall) for pod in cluster.pods_on(node) if pod.terminating)
+    return wait_for({"node": node}, ending).change
 
 
 def _needed_ends(judge: Judge, asked: Preemptor, node: str, on_node: list[Passing]) -> list[Passing]:

@@ -19,7 +19,7 @@ from extender.ask.nodes import JudgedNodes
 from extender.ask.suppose import SupposedCluster
 from extender.ask.text import count, no_gpus
 from extender.ask.warn import warning
-from extender.ask.ways.pod import above_ceiling, helping, search_victims
+from extender.ask.ways.pod import above_ceiling, for_terminating, helping, search_victims
 from extender.cluster.cluster import ClusterView
 from extender.cluster.dra.claim_fits import UNMET, unmet
 from extender.cluster.statements import gpus_of
@@ -29,7 +29,7 @@ from extender.objects.queueing import GATE, opened
 from extender.objects.records import PodRecord
 from extender.policy.contracts import PodRequest
 from extender.policy.costs import LeftoverFragmentation
-from extender.policy.reasons import GPUS_RELEASING, REASONS
+from extender.policy.reasons import REASONS
 from extender.preemption import certificate
 from extender.preemption.search import PRICED_GPUS, Eviction, Preemptor, SearchResult
 from extender.queue.report import first_names
@@ -112,6 +112,10 @@ def judge(snapshot: SupposedCluster, pod: PodRecord, wall: float, *, evicts: boo
     result |= {"verdict": "evict", "gpus": list(gpus_of(mask)) or None}
     result |= _eviction(snapshot, request, best)
     warnings += _about_eviction(snapshot, nodes, best)
+    if search.waits_on:
+        wait = for_terminating(snapshot.cluster, search.waits_on, wall)
+        text = f"pod {request.namespace}/{request.name}: the server evicts no pod for it yet: {wait}"
+        warnings.append(warning("terminating", text))
     warnings += warn.shared_gpus(snapshot.cluster, pod, request, best.node)
     return Single(result, warnings, best.node, mask, tuple(certificate.important(best.pods)))
 
@@ -181,11 +185,6 @@ def _about_eviction(snapshot: SupposedCluster, nodes: JudgedNodes, best: Evictio
         )
     if all(victim.terminating for victim in victims):
         warnings.append(enough_to_wait(victims))
-    waits = [name for name, code in nodes.codes.items() if code == GPUS_RELEASING.code]
-    if waits and not all(victim.terminating for victim in victims):
-        warnings.append(
-            warning("terminating", f"pods are terminating on {', '.join(waits[:3])}: the server waits for them first")
-        )
     return warnings
 
 
