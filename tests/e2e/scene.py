@@ -213,7 +213,7 @@ class Scene:
 
     def _server_counts_pods(self) -> None:
         pods = len(self.api.list("Pod"))
-        wait_for(lambda: self.metric(CACHED, 'kind="Pod"') == pods, 60, "the server knows the pods", 0.01)
+        wait_for(lambda: self.metric(CACHED, 'kind="Pod"') == pods, 60, "the server knows the pods", 0.03)
 
     def server_sees_budgets(self, count: int) -> None:
         """Wait until the server knows so many budgets, each as the API server has it by now."""

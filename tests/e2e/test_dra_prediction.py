@@ -29,7 +29,7 @@ from tests.e2e.api import Api, Object
 from tests.e2e.conftest import SchedulerFactory
 from tests.waiting import wait_for
 
-CLUSTERS = int(os.environ.get("DRA_CLUSTERS", "100"))
+CLUSTERS = int(os.environ.get("DRA_CLUSTERS", "50"))
 AT_ONCE = 100
 ROUNDS = 3  # pods of a node, one after the other
 GPU = "nvidia.com/gpu"

@@ -45,7 +45,8 @@ def test_a_burst_of_200_pods_breaks_no_promise(scene: SceneFactory) -> None:
     }
 
     def ended() -> bool:
-        return all(cluster.get(name)["status"].get("phase") in ("Running", "Failed") for name in names)
+        found = cluster.api.list("Pod", cluster.namespace)
+        return all(pod["status"].get("phase") in ("Running", "Failed") for pod in found)
 
     wait_for(ended, 120, "every pod is admitted, or refused by its node", every=0.5)
     cluster.kubelets.settle()

@@ -98,21 +98,21 @@ def nested(api: Api, name: str, namespace: str) -> None:
 
 def test_off_leaves_no_gate_of_ours(queue: Api, on_call: Path) -> None:
     namespaces = [queued_namespace(queue) for _ in range(2)]
-    many = [pod(f"p-{number}", namespaces[number % 2]) for number in range(640)]  # more than a page
-    assert queue.create_many(many) == 640
+    many = [pod(f"p-{number}", namespaces[number % 2]) for number in range(512)]  # more than a page
+    assert queue.create_many(many) == 512
     queue.create(pod("both", namespaces[0], schedulingGates=[{"name": OTHER}]))
     queue.create(builders.pod("other", namespaces[0], schedulingGates=[{"name": OTHER}], grace=0))
     queue.create(builders.pod("own", "default", 0, schedulingGates=[{"name": GATE}, {"name": OTHER}], grace=0))
     queue.create(builders.job("job", 3, pod("t", namespaces[1])))
     nested(queue, "deep", namespaces[1])
-    wait_for(lambda: len(queue.list("Pod")) == 647, 60, "the Job's pods")
-    assert len(left(queue)) == 647
+    wait_for(lambda: len(queue.list("Pod")) == 519, 60, "the Job's pods")
+    assert len(left(queue)) == 519
 
     done = command(on_call, "off")
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == [
         "deleted MutatingAdmissionPolicyBinding gpu-extender-queue: new pods get no gate",
-        f"removed the gate {GATE} from 646 pods; none is left in the cluster",
+        f"removed the gate {GATE} from 518 pods; none is left in the cluster",
     ]
     assert left(queue) == {"both": [OTHER], "other": [OTHER], "own": [OTHER]}
     assert queue.find("MutatingAdmissionPolicyBinding", "gpu-extender-queue") is None
