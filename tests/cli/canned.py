@@ -6,7 +6,9 @@ import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from io import BytesIO, TextIOWrapper
 from typing import Any, ClassVar
+from unittest.mock import patch
 
 import pytest
 
@@ -32,10 +34,16 @@ class Cli:
         """The JSON that it prints."""
         return json.loads(self.out(words, code))
 
-    def _called(self, words: Sequence[str], code: int) -> tuple[str, str]:
+    def run(self, words: Sequence[str], stdin: bytes = b"") -> tuple[int, str, str]:
+        """Its exit code, what it prints, and what it prints to standard error."""
         self._captured.readouterr()
-        assert main(words) == code
-        out, err = self._captured.readouterr()
+        with patch("sys.stdin", TextIOWrapper(BytesIO(stdin))):
+            code = main(words)
+        return code, *self._captured.readouterr()
+
+    def _called(self, words: Sequence[str], code: int) -> tuple[str, str]:
+        ended, out, err = self.run(words)
+        assert ended == code
         return out, err
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from functools import cache
 from itertools import combinations
 from pathlib import Path
@@ -142,13 +140,6 @@ def test_all_forms_of_one_machine_give_one_answer(tmp_path: Path, cli: Cli) -> N
     assert cli.json(["fit", "--topo", text, *words]) == cli.json(["fit", "--topo", str(annotation), *words])
 
 
-def run(*words: str, stdin: str = "") -> tuple[int, str, str]:
-    done = subprocess.run(
-        [sys.executable, "-m", "extender", *words], input=stdin, capture_output=True, text=True, check=False, timeout=60
-    )
-    return done.returncode, done.stdout, done.stderr
-
-
 @pytest.mark.parametrize(
     ("words", "code"),
     [
@@ -160,8 +151,8 @@ def run(*words: str, stdin: str = "") -> tuple[int, str, str]:
         (["--topo", str(SAMPLES / "dgx1-topo-mp-8gpu-4nic.txt"), "--gpus", "2"], "links-unknown"),
     ],
 )
-def test_errors_are_json_on_standard_error(words: list[str], code: str) -> None:
-    status, out, err = run("fit", *words, "-o", "json")
+def test_errors_are_json_on_standard_error(words: list[str], code: str, cli: Cli) -> None:
+    status, out, err = cli.run(["fit", *words, "-o", "json"])
     assert (status, out) == (1, "")
     error: dict[str, Any] = json.loads(err)["error"]
     assert error["code"] == code

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -19,13 +17,6 @@ KEYS = {
     *("apiVersion", "kind", "warnings", "gpus", "links", "link_kind", "link_scope", "gbps_per_link_per_direction"),
     *("pcie", "numa", "nics", "uuids", "islands", "components", "source_format"),
 }
-
-
-def run(*words: str, stdin: bytes = b"") -> tuple[int, str, str]:
-    done = subprocess.run(
-        [sys.executable, "-m", "extender", *words], input=stdin, capture_output=True, check=False, timeout=60
-    )
-    return done.returncode, done.stdout.decode(), done.stderr.decode()
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -47,8 +38,9 @@ def test_text_is_the_default_also_in_a_pipe(cli: Cli) -> None:
     assert cli.out(words) == cli.out([*words, "-o", "text"])
 
 
-def test_standard_input() -> None:
-    status, out, err = run("topo", "-", "-o", "json", stdin=(SAMPLES / "h100-nvl-8gpu-4pairs.txt").read_bytes())
+def test_standard_input(cli: Cli) -> None:
+    text = (SAMPLES / "h100-nvl-8gpu-4pairs.txt").read_bytes()
+    status, out, err = cli.run(["topo", "-", "-o", "json"], text)
     assert (status, err) == (0, "")
     said = json.loads(out)
     assert said["islands"] == [[0, 1], [2, 3], [4, 5], [6, 7]]
@@ -56,14 +48,14 @@ def test_standard_input() -> None:
     assert said["pcie"][0][:3] == ["X", None, "NODE"]
 
 
-def test_the_annotation_is_what_a_node_can_carry() -> None:
+def test_the_annotation_is_what_a_node_can_carry(cli: Cli) -> None:
     file = str(SAMPLES / "hgx-h200-8gpu-8nic.txt")
-    status, out, err = run("topo", file, "-o", "annotation", "--product", "NVIDIA-H200")
+    status, out, err = cli.run(["topo", file, "-o", "annotation", "--product", "NVIDIA-H200"])
     assert (status, err, out.count("\n")) == (0, "", 1)
     said = annotation.decode(out)
     assert (said.gpus, said.gpu_total, said.kind, said.gbps) == (8, True, "nvlink", 25.0)
     assert said.numa == (0, 0, 0, 0, 1, 1, 1, 1)
-    again, value, _ = run("topo", "-", "-o", "annotation", stdin=out.encode())
+    again, value, _ = cli.run(["topo", "-", "-o", "annotation"], out.encode())
     assert (again, value) == (0, out)
 
 
@@ -80,8 +72,8 @@ def test_the_annotation_is_what_a_node_can_carry() -> None:
         ([str(SAMPLES), "-o", "json"], b"", "unreadable"),
     ],
 )
-def test_errors_are_json_on_standard_error(words: list[str], stdin: bytes, code: str) -> None:
-    status, out, err = run("topo", *words, stdin=stdin)
+def test_errors_are_json_on_standard_error(words: list[str], stdin: bytes, code: str, cli: Cli) -> None:
+    status, out, err = cli.run(["topo", *words], stdin)
     assert (status, out) == (1, "")
     error = json.loads(err)["error"]
     assert error["code"] == code
@@ -95,14 +87,14 @@ def test_errors_are_json_on_standard_error(words: list[str], stdin: bytes, code:
         ("dgx1-topo-mp-8gpu-4nic.txt", "not all links are known"),
     ],
 )
-def test_an_annotation_is_refused_where_something_is_unknown(name: str, said: str) -> None:
-    status, out, err = run("topo", str(SAMPLES / name), "-o", "annotation")
+def test_an_annotation_is_refused_where_something_is_unknown(name: str, said: str, cli: Cli) -> None:
+    status, out, err = cli.run(["topo", str(SAMPLES / name), "-o", "annotation"])
     assert (status, out) == (1, "")
     assert said in err
 
 
-def test_warnings_go_to_standard_error_where_people_read() -> None:
-    status, out, err = run("topo", str(SAMPLES / "hgx-nv18-8gpu-12nic-malformed.txt"), "-o", "text")
+def test_warnings_go_to_standard_error_where_people_read(cli: Cli) -> None:
+    status, out, err = cli.run(["topo", str(SAMPLES / "hgx-nv18-8gpu-12nic-malformed.txt"), "-o", "text"])
     assert status == 0
     assert "warning: row GPU5: 'PIXNODE' under NIC7 is no path" in err
     assert "NVSwitch, NV18" in out
