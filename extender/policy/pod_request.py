@@ -84,8 +84,8 @@ def read(pod: PodRecord, cluster: ClusterView) -> PodRequest:
 
 def _alone(pod: PodRecord, cluster: ClusterView) -> PodRequest:
     """What the pod's own record and the settings state."""
-    amounts = cluster.amounts(pod)
-    return PodRequest(
+    amounts, placement = cluster.amounts(pod), cluster.settings.placement
+    request = PodRequest(
         uid=pod.uid,
         namespace=pod.namespace,
         name=pod.name,
@@ -105,17 +105,26 @@ def _alone(pod: PodRecord, cluster: ClusterView) -> PodRequest:
             or pod.required_affinity
             or pod.hard_spread
         ),
-        placement=pack_or_spread(pod, cluster.settings.placement),
-        mixes=mixes_models(pod, cluster.settings.placement),
+        placement=pack_or_spread(pod, placement),
+        mixes=mixes_models(pod, placement),
         planned=pod.planned,
-        tolerances=tolerances(pod.claim_specs),
-        claim_specs=pod.claim_specs if pod.gpus == pod.claimed and not _is_partly_known(pod) else (),
-        numbers=() if _is_partly_known(pod) else _numbers(pod),
         most_wait=cluster.limits.most_wait(pod),
-        others=plain(pod.others, cluster.device_classes.values()),
+        others=plain(pod.others, cluster.device_classes.values()) if pod.other_resources else (),
         nics=nics_of(pod),
         owner=owner_key(pod),
         lasts=duration_of(pod),
+    )
+    return _with_claims(request, pod) if pod.claim_specs or pod.claim_numbers else request
+
+
+def _with_claims(request: PodRequest, pod: PodRecord) -> PodRequest:
+    """The request, with what the pod's claims of devices state."""
+    partly_known = pod.planned or pod.allocated or bool(pod.claim_node)  # some are allocated, or the queue does it
+    return replace(
+        request,
+        tolerances=tolerances(pod.claim_specs),
+        claim_specs=pod.claim_specs if pod.gpus == pod.claimed and not partly_known else (),
+        numbers=() if partly_known else _numbers(pod),
     )
 
 
@@ -128,11 +137,6 @@ def owner_key(pod: PodRecord) -> str:
     key = f"{pod.namespace}/{owner.kind}/{owner.name}"
     remade = owner.kind == "StatefulSet" and leaderworkerset.NAME in pod.labels
     return key if remade else f"{key}/{owner.uid}"
-
-
-def _is_partly_known(pod: PodRecord) -> bool:
-    """Whether the devices of some of its claims are allocated, or the queue allocates them."""
-    return pod.planned or pod.allocated or bool(pod.claim_node)
 
 
 def _numbers(pod: PodRecord) -> tuple[int, ...]:

@@ -94,8 +94,9 @@ HIGHEST: Final = 4  # owners of owners; no object has more, and a circle ends he
 
 _CREATORS: Final = OTHER_OWNERS.keys() | {key for key, source in GROUP_KINDS.items() if source.creates}
 
+_MARKS: Final = frozenset(mark for source in SOURCES.values() for mark in source.marks)
 _BY_PODS: Final = tuple(
-    source.named for source in SOURCES.values() if source.label or type(source).named is not GangSource.named
+    source.named for source in SOURCES.values() if source.marks or type(source).named is not GangSource.named
 )
 _UNKNOWN: Final = GangSource()  # of an object of another kind: it states nothing
 _KINDED: Final = msgspec.json.Decoder(schema.Kinded)
@@ -165,10 +166,11 @@ class Gang:
 
 def ref(pod: PodRecord, objects: Objects) -> Ref | None:
     """The gang that the pod names, None when it names none. `objects`: as for `gang`; of them only the owners count."""
-    for named in _BY_PODS:
-        ref = named(pod)
-        if ref is not None:
-            return ref
+    if pod.group is not None or not (_MARKS.isdisjoint(pod.labels) and _MARKS.isdisjoint(pod.annotations)):
+        for named in _BY_PODS:
+            ref = named(pod)
+            if ref is not None:
+                return ref
     return owned(pod.namespace, pod.owner, objects)
 
 

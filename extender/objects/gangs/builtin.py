@@ -64,6 +64,7 @@ class StatefulSet(GangSource):
     name = "statefulset"
     states = "statefulsets.apps"
     kinds = (("apps", "StatefulSet"),)
+    marks = (OUR_SIZE, OUR_MINIMUM)
 
     def named(self, pod: PodRecord) -> Ref | None:
         """By the owner, where the pod carries `gang-size` or `gang-min`."""

@@ -35,12 +35,8 @@ class Grove(GangSource):
     name = "grove"
     states = "podgangs.scheduler.grove.io"
     kinds = (POD_GANG,)
+    marks = (GANG,)
     creates = False
-
-    def named(self, pod: PodRecord) -> Ref | None:
-        """By the label."""
-        name = pod.labels.get(GANG)
-        return Ref(self.name, pod.namespace, name) if name else None
 
     def read(self, owner: OwnerObject) -> OwnerRoles:
         """The minima of its pod groups, and all pods that they name."""

@@ -36,7 +36,7 @@ class JobSet(GangSource):
     name = "jobset"
     states = "jobsets.jobset.x-k8s.io"
     kinds = (("jobset.x-k8s.io", "JobSet"),)
-    label = NAME
+    marks = (NAME,)
     owning = True
 
     def size(self, ref: Ref, members: Members, objects: Objects) -> int | None:

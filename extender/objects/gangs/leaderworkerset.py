@@ -22,6 +22,7 @@ class LeaderWorkerSet(GangSource):
     name = "leaderworkerset"
     states = "leaderworkersets.leaderworkerset.x-k8s.io"
     kinds = (("leaderworkerset.x-k8s.io", "LeaderWorkerSet"),)
+    marks = (NAME,)
 
     def named(self, pod: PodRecord) -> Ref | None:
         """By the labels `name` and `group-index`."""

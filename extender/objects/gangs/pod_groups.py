@@ -64,7 +64,7 @@ class Coscheduling(_PodGroups):
     name = "coscheduling"
     states = "podgroups.scheduling.x-k8s.io"
     kinds = (COSCHEDULING_GROUP,)
-    label = COSCHEDULING
+    marks = (COSCHEDULING,)
 
 
 class Volcano(_PodGroups):
@@ -73,6 +73,7 @@ class Volcano(_PodGroups):
     name = "volcano"
     states = "podgroups.scheduling.volcano.sh"
     kinds = (VOLCANO_GROUP,)
+    marks = VOLCANO
 
     def named(self, pod: PodRecord) -> Ref | None:
         """By the annotation."""
@@ -99,6 +100,7 @@ class Ours(GangSource):
 
     name = "gpu-extender"
     states = f"annotations {OUR_SIZE}, {OUR_MINIMUM}"
+    marks = (GANG,)
 
     def named(self, pod: PodRecord) -> Ref | None:
         """By the label, else the annotation."""
@@ -118,7 +120,7 @@ class Kueue(GangSource):
 
     name = "kueue"
     states = f"annotation {COUNT}"
-    label = GROUP
+    marks = (GROUP,)
 
     def minimum(self, ref: Ref, members: Members, objects: Objects) -> int | None:
         """The count that the pods state alike."""

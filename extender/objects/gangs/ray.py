@@ -21,7 +21,7 @@ class Ray(GangSource):
     name = "ray"
     states = "rayclusters.ray.io"
     kinds = (CLUSTER,)
-    label = NAME
+    marks = (NAME,)
     owning = True
 
     def read(self, owner: OwnerObject) -> OwnerRoles:

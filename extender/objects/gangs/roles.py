@@ -496,14 +496,15 @@ class GangSource:
     """Whether pods are created of these objects, by templates that they have."""
     alone: ClassVar[bool] = True
     """Whether one pod is a gang too."""
-    label: ClassVar[str] = ""
-    """The label of a pod that names its gang; "": no label does."""
+    marks: ClassVar[tuple[str, ...]] = ()
+    """The labels and annotations of which a pod that names its gang has one; the first names it, unless `named` differs.
+    """
     owning: ClassVar[bool] = False
     """Whether pods whose owner is an object of `kinds` are its gang, without naming it."""
 
     def named(self, pod: PodRecord) -> Ref | None:
         """The gang that the pod names itself, by its labels, annotations or specification."""
-        name = pod.labels.get(self.label)
+        name = pod.labels.get(self.marks[0])
         return Ref(self.name, pod.namespace, name) if name else None
 
     def owns(self, api: str, kind: str) -> bool:

@@ -31,7 +31,7 @@ class Training(GangSource):
     name = "training"
     states = "pytorchjobs.kubeflow.org, mpijobs.kubeflow.org ..."
     kinds = tuple((API, kind) for kind in FIELDS)
-    label = NAME
+    marks = (NAME,)
     owning = True
 
     def read(self, owner: OwnerObject) -> OwnerRoles:
