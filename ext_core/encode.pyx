@@ -361,7 +361,12 @@ cdef int put_rejections(sink* out, Heads heads, rejections) except -1:
     cdef const code_t[::1] failed_codes, unresolvable_codes
     cdef str name
     cdef Py_ssize_t code
-    (failed_rows, failed_codes), (unresolvable_rows, unresolvable_codes), texts, unknown = rejections
+    failed, unresolvable, texts, unknown = rejections
+    if not (failed[0] or failed[1] or unresolvable[0] or unresolvable[1] or unknown):  # of most shortlists
+        put_bytes(out, b',"FailedNodes":{},"FailedAndUnresolvableNodes":{},"Error":""}')
+        return 0
+    failed_rows, failed_codes = failed
+    unresolvable_rows, unresolvable_codes = unresolvable
     cdef _Reasons reasons = _Reasons(texts)
     reasons.need_all(failed_rows, failed_codes)
     reasons.need_all(unresolvable_rows, unresolvable_codes)

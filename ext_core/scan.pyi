@@ -9,16 +9,19 @@ class ScanError(ValueError):
 
 def split(body: bytes, max_depth: int = 200) -> dict[str, tuple[int, int]]: ...
 def items(body: bytes, start: int, end: int, max_depth: int = 200) -> list[tuple[int, int]]: ...
-def identity(body: bytes, start: int, end: int) -> tuple[str, str, str] | None: ...
 def node_name(body: bytes, start: int, end: int, max_depth: int = 200) -> str: ...
 def rows(body: bytes, start: int, end: int, index: NameIndex) -> tuple[array[int], list[tuple[int, str]], int]: ...
 def split_offers(
-    body: bytes, key: str, index: NameIndex, max_depth: int = 200
-) -> tuple[dict[str, tuple[int, int]], tuple[array[int], array[int]] | None]:
-    """(what `split` returns, (rows int32[n], spans int64[2n]) of the member `key`: node name -> victims as
-    kube-scheduler writes it; None: there is no such member, or only a JSON decoder can read it)."""
+    body: bytes, key: str, index: NameIndex
+) -> tuple[dict[str, tuple[int, int]], tuple[str, str, str] | None, tuple[array[int], array[int]] | None]:
+    """(what `split` returns; (uid, resourceVersion, nominatedNodeName) of the member Pod; (rows int32[n], spans
+    int64[2n]) of the member `key`: node name -> victims as kube-scheduler writes it). The last two are None where there
+    is no such member, or where only a JSON decoder can read it."""
 
 def split_names(
-    body: bytes, key: str, index: NameIndex, max_depth: int = 200
-) -> tuple[dict[str, tuple[int, int]], tuple[array[int], list[tuple[int, str]], int] | None]:
-    """(what `split` returns, what `rows` returns of the member `key`; None: no such member, or `rows` fails)."""
+    body: bytes, key: str, index: NameIndex
+) -> tuple[
+    dict[str, tuple[int, int]], tuple[str, str, str] | None, tuple[array[int], list[tuple[int, str]], int] | None
+]:
+    """The first two as `split_offers`; what `rows` returns of the member `key`, None: no such member, or `rows`
+    fails."""

@@ -34,7 +34,7 @@ cdef extern from "Python.h":
 cdef enum:
     MANY = 16  # names that are looked up at a time
     LONGEST_NAME = 253  # bytes of a node's name: a DNS subdomain, as the API server checks it
-    DEEP_OFFERS = 5  # brackets within each other in a body of that form
+    DEEP = 200  # brackets within each other in a verb's body
 
 cdef const char* TOO_LONG = "a node's name has more than 253 bytes"
 
@@ -230,10 +230,32 @@ cdef int finish(cursor* c) except -1:
     return 0
 
 
-cdef dict members(bytes body, Py_ssize_t start, Py_ssize_t end, Py_ssize_t max_depth, str plain=None,
-                  NameIndex index=None, list found_plain=None, bint names=False):
-    """key -> range of its value, of the one object in [start, end). The value of the key `plain` goes to `found_plain`,
-    read as an array of `names` or as offers: one pass over a megabyte is cheaper than two."""
+cdef class _Wanted:
+    """What `members` reads of a verb's body while it passes over it: one pass is cheaper than two."""
+    cdef str key              # of the nodes
+    cdef bint names           # these are an array of names; else offers
+    cdef NameIndex index
+    cdef object nodes         # what `read_names` or `plain_offers` returns; None: not in that form
+    cdef tuple pod            # what `read_identity` returns of the member Pod
+
+    def __cinit__(self, str key, bint names, NameIndex index):
+        self.key, self.names, self.index = key, names, index
+
+    cdef bint read(self, cursor* c, str key):
+        """Whether the value at c.at is read, and c.at behind it."""
+        cdef object found = None
+        if key == "Pod":
+            found = self.pod = read_identity(c)
+        elif key == self.key:
+            try:
+                found = self.nodes = read_names(c, self.index) if self.names else plain_offers(c, self.index)
+            except ScanError:  # a name that is no text: `rows` states it
+                pass
+        return found is not None
+
+
+cdef dict members(bytes body, Py_ssize_t start, Py_ssize_t end, Py_ssize_t max_depth, _Wanted wanted=None):
+    """key -> range of its value, of the one object in [start, end)."""
     cdef cursor c
     cdef Py_ssize_t key_at, value_at
     cdef int failed
@@ -258,15 +280,7 @@ cdef dict members(bytes body, Py_ssize_t start, Py_ssize_t end, Py_ssize_t max_d
         if key in found:
             raise ScanError(key_at, f"duplicate key {key[:100]!r}")
         c.at = value_at
-        read = None
-        if plain is not None and key == plain and max_depth >= DEEP_OFFERS:
-            try:
-                read = read_names(&c, index) if names else plain_offers(&c, index)
-            except ScanError:  # a name that is no text: `rows` states it
-                pass
-        if read is not None:
-            found_plain.append(read)
-        else:
+        if wanted is None or not wanted.read(&c, key):
             c.at = value_at
             c.wrong = NULL
             with nogil:
@@ -287,7 +301,7 @@ cdef dict members(bytes body, Py_ssize_t start, Py_ssize_t end, Py_ssize_t max_d
         skip_space(&c)
 
 
-def split(bytes body not None, Py_ssize_t max_depth=200):
+def split(bytes body not None, Py_ssize_t max_depth=DEEP):
     """The top-level keys of the JSON object `body`, each with the byte range [start, end) of its raw value, in order.
 
     Keys are compared as they are, with their case. `max_depth` counts the object itself and is at most 1024.
@@ -296,7 +310,7 @@ def split(bytes body not None, Py_ssize_t max_depth=200):
     return members(body, 0, PyBytes_GET_SIZE(body), max_depth)
 
 
-def items(bytes body not None, Py_ssize_t start, Py_ssize_t end, Py_ssize_t max_depth=200):
+def items(bytes body not None, Py_ssize_t start, Py_ssize_t end, Py_ssize_t max_depth=DEEP):
     """The range of each element of the array `items` of the NodeList in [start, end); none if `items` is null. The
     elements are UTF-8 throughout, so a reply may carry them as they came.
 
@@ -333,7 +347,7 @@ def items(bytes body not None, Py_ssize_t start, Py_ssize_t end, Py_ssize_t max_
     return found
 
 
-def node_name(bytes body not None, Py_ssize_t start, Py_ssize_t end, Py_ssize_t max_depth=200):
+def node_name(bytes body not None, Py_ssize_t start, Py_ssize_t end, Py_ssize_t max_depth=DEEP):
     """metadata.name of the one Kubernetes object in [start, end). ScanError if there is none, it is not a string, or it
     has more than LONGEST_NAME bytes."""
     cdef cursor c
@@ -414,7 +428,7 @@ cdef bint stated_identity(cursor* c, identity_spans* spans, int within) noexcept
         elif which == NOMINATED:
             plain = plain_text(c, &spans.nominated, &spans.nominated_end)
         else:
-            plain = skip_value(c, DEEPEST) == 0
+            plain = skip_value(c, DEEP - 3) == 0  # of metadata in a pod in a body
         if not plain:
             return False
         skip_space(c)
@@ -424,23 +438,20 @@ cdef bint stated_identity(cursor* c, identity_spans* spans, int within) noexcept
             return False
 
 
-def identity(bytes body not None, Py_ssize_t start, Py_ssize_t end):
-    """(uid, resourceVersion, nominatedNodeName) of the pod in [start, end), the last "" where it has none. None: the
-    first two are not there, a key comes twice, a key or one of the three is escaped, or something is of another type:
-    only a JSON decoder can read it."""
-    cdef cursor c
+cdef tuple read_identity(cursor* c):
+    """(uid, resourceVersion, nominatedNodeName) of the pod at c.at, which ends before it then; the last is "" where it
+    has none. None: the first two are not there, a key comes twice, a key or one of the three is escaped, or something
+    is of another type: only a JSON decoder can read it."""
     cdef identity_spans spans
     cdef bint stated
-    begin(&c, body, start, end)
     spans.nominated = spans.nominated_end = 0
     with nogil:
-        stated = stated_identity(&c, &spans, 0)
-        skip_space(&c)
-    if not stated or c.at < c.end:
+        stated = stated_identity(c, &spans, 0)
+    if not stated:
         return None
     try:
-        return (to_str(&c, spans.uid, spans.uid_end), to_str(&c, spans.version, spans.version_end),
-                to_str(&c, spans.nominated, spans.nominated_end))
+        return (to_str(c, spans.uid, spans.uid_end), to_str(c, spans.version, spans.version_end),
+                to_str(c, spans.nominated, spans.nominated_end))
     except ScanError:
         return None
 
@@ -687,22 +698,22 @@ cdef object plain_offers(cursor* c, NameIndex index):
             return None
 
 
-def split_offers(bytes body not None, str key not None, NameIndex index not None, Py_ssize_t max_depth=200):
-    """(what `split` returns, offers): the member `key` names nodes and what kube-scheduler offers on each.
+def split_offers(bytes body not None, str key not None, NameIndex index not None):
+    """(what `split` returns, identity, offers): the member `key` names nodes and what kube-scheduler offers on each.
 
-    offers: (rows, spans) in the order of the text: rows array('i'), -1 = not in the index; spans array('q'), two a
-    node: where its victims lie. None: no such member, not in the plain form (see `plain_victims`), or a name twice:
-    only a JSON decoder can read it.
+    identity: as `read_identity` returns it, of the member Pod; None without one. offers: (rows, spans) in the order of
+    the text: rows array('i'), -1 = not in the index; spans array('q'), two a node: where its victims lie. None: no such
+    member, not in the plain form (see `plain_victims`), or a name twice: only a JSON decoder can read it.
     """
-    cdef list offers = []
-    return members(body, 0, PyBytes_GET_SIZE(body), max_depth, key, index, offers), offers[0] if offers else None
+    cdef _Wanted wanted = _Wanted(key, False, index)
+    return members(body, 0, PyBytes_GET_SIZE(body), DEEP, wanted), wanted.pod, wanted.nodes
 
 
-def split_names(bytes body not None, str key not None, NameIndex index not None, Py_ssize_t max_depth=200):
-    """(what `split` returns, what `rows` returns of the member `key`). The latter None: no such member, or not an array
-    of names: `rows` states why."""
-    cdef list names = []
-    return members(body, 0, PyBytes_GET_SIZE(body), max_depth, key, index, names, True), names[0] if names else None
+def split_names(bytes body not None, str key not None, NameIndex index not None):
+    """(what `split` returns, identity as of `split_offers`, what `rows` returns of the member `key`). The last is None:
+    no such member, or not an array of names: `rows` states why."""
+    cdef _Wanted wanted = _Wanted(key, True, index)
+    return members(body, 0, PyBytes_GET_SIZE(body), DEEP, wanted), wanted.pod, wanted.nodes
 
 
 def rows(bytes body not None, Py_ssize_t start, Py_ssize_t end, NameIndex index not None):

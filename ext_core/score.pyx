@@ -138,26 +138,26 @@ def weigh(NodeTable nodes, Ask ask, const row_t[::1] rows, list columns not None
 
     Below all others, at -1: nodes that do not offer the GPU resource themselves (a DeviceClass may serve the pod).
     """
-    cdef Py_ssize_t i, n = rows.shape[0]
+    cdef Py_ssize_t i, c, n = rows.shape[0]
     cdef double weight, alike = 0.0  # what all rows have so far
     cdef bint differ = False
-    cdef score_t[::1] total
-    cdef const score_t[::1] column
+    cdef const score_t* column
     cdef c_array.array made = c_array.clone(EMPTY_SCORES, n, zero=False)
+    cdef score_t* total = made.data.as_doubles
     check_rows(nodes, rows, n)
     check_ask(nodes, ask)
     if len(columns) != len(weights):
         raise ValueError("one weight a column")
-    total = made
-    for one, weight in zip(columns, weights):
-        if isinstance(one, float):
+    for c in range(len(columns)):
+        weight = weights[c]
+        if isinstance(columns[c], float):
             if differ:
-                _add(total, weight * <double>one)
+                _add(total, n, weight * <double>columns[c])
             else:
-                alike += weight * <double>one
+                alike += weight * <double>columns[c]
             continue
-        column = one
-        if column.shape[0] != n:
+        column = _scores(columns[c])
+        if len(columns[c]) != n:
             raise ValueError("columns differ in length")
         with nogil:
             if differ:
@@ -178,10 +178,17 @@ def weigh(NodeTable nodes, Ask ask, const row_t[::1] rows, list columns not None
     return made
 
 
-cdef inline void _add(score_t[::1] total, double value) noexcept nogil:
+cdef inline void _add(score_t* total, Py_ssize_t n, double value) noexcept nogil:
     cdef Py_ssize_t i
-    for i in range(total.shape[0]):
+    for i in range(n):
         total[i] += value
+
+
+cdef const score_t* _scores(c_array.array column) except? NULL:
+    """The values of a column. No memoryview: to make one takes longer than to read those of a shortlist."""
+    if column is None or column.ob_descr.typecode != c'd':
+        raise ValueError("a column is an array of float64")
+    return column.data.as_doubles
 
 
 cdef inline bint _before(const score_t* total, const int32_t* order, Py_ssize_t a, Py_ssize_t b) noexcept nogil:
@@ -371,31 +378,32 @@ def picked(list columns not None, const int32_t[::1] best, Py_ssize_t most):
     """(differ, values): what each of `columns` has at the first `most` indices of `best`, column by column. Where these
     values differ, `differ` has the column's bit; where they are alike, `values` has one. A column of equal values is
     one float."""
-    cdef Py_ssize_t n = min(max(most, 0), best.shape[0]), i, at = 0
-    cdef const score_t[::1] column
+    cdef Py_ssize_t n = min(max(most, 0), best.shape[0]), i, at = 0, size
+    cdef const score_t* column
     cdef uint64_t differ = 0, bit = 1
     if len(columns) > 64:
         raise ValueError("more than 64 columns")
-    made = array("d", bytes(8 * n * len(columns)))
+    cdef c_array.array made = c_array.clone(EMPTY_SCORES, n * len(columns), zero=False)
     if not made:
         return 0, made
-    cdef score_t[::1] out = made
+    cdef score_t* out = made.data.as_doubles
     for one in columns:
         if isinstance(one, float):
             out[at] = one
             at += 1
             bit <<= 1
             continue
-        column = one
+        column, size = _scores(one), len(one)
         for i in range(n):
-            if not 0 <= best[i] < column.shape[0]:
+            if not 0 <= best[i] < size:
                 raise IndexError("index outside of a column")
             out[at + i] = column[best[i]]
             if out[at + i] != out[at]:
                 differ |= bit
         at += n if differ & bit else 1
         bit <<= 1
-    return differ, made[:at]
+    c_array.resize(made, at)
+    return differ, made
 
 
 def points(const score_t[::1] ranked):

@@ -28,18 +28,18 @@ class Slots(SlotCounts):
         fullness: float,
         out: array[float],
     ) -> None:
-        """The cost of placing the request on each row, its GPUs chosen as `choose` does; less is better.
+        """The cost of placing the request on each row, its GPUs chosen as `placed` does; less is better.
 
         Sum over types of price x slots lost, and `fullness` x (CPU left / most CPU of a node + GPUs left / most GPUs
         of a node) / 2 with the pod on it.
         """
-    def choose(self, nodes: NodeTable, ask: Ask, rows: array[int], prices: array[float], out: array[int]) -> None:
-        """The mask of GPUs (uint32) to take on each row: for whole GPUs the best linked set (lowest ids where links are
-        unknown), for a share the GPU that costs least, then the smallest id. 0: positions are not modelled, or it does
-        not fit."""
-    def priciest(self, nodes: NodeTable, ask: Ask, row: int, prices: array[float], most: int) -> array[float]:
-        """What that choice costs on one row: the whole, then of the `most` types with the highest cost (type, slots
-        lost, their cost), the highest first."""
+    def placed(
+        self, nodes: NodeTable, ask: Ask, rows: array[int], prices: array[float], priced: int, most: int
+    ) -> tuple[array[int], list[array[float]]]:
+        """(masks, costs). masks: the GPUs (uint32) to take on each row: for whole GPUs the best linked set (lowest ids
+        where links are unknown), for a share the GPU that costs least, then the smallest id. 0: positions are not
+        modelled, or it does not fit. costs: what that choice costs on each of the first `priced` rows: the whole, then
+        of the `most` types with the highest cost (type, slots lost, their cost), the highest first."""
 
 def prices(
     weights: array[float],

@@ -11,6 +11,7 @@ list, whose price is summed once a call.
 from array import array
 
 cimport cython
+from cpython cimport array as c_array
 from libc.math cimport pow as c_pow
 from libc.stdlib cimport free as c_free, malloc, realloc
 from libc.string cimport memcmp, memcpy, memset
@@ -28,6 +29,9 @@ cdef enum:
     MOST_SEEN = 512        # rows of one call that are remembered, for those like them
     MOST_LISTS = 0x40000   # different lists of losses kept
     MOST_ENTRIES = 0x800000
+
+cdef c_array.array EMPTY_MASKS = array("I")
+cdef c_array.array EMPTY_SCORES = array("d")
 
 cdef struct Entry:
     int32_t column
@@ -185,40 +189,40 @@ cdef class Slots(SlotCounts):
                     cost += fullness * (0.5 * left)
                 out[i] = cost
 
-    def choose(self, NodeTable nodes, Ask ask, const row_t[::1] rows, const score_t[::1] prices, mask_t[::1] out):
-        """The mask of GPUs that the cheapest placement takes on each of `rows`; 0: positions not modelled, or none fit.
-        """
-        cdef Py_ssize_t i
+    def placed(self, NodeTable nodes, Ask ask, const row_t[::1] rows, const score_t[::1] prices, int priced, int most):
+        """(masks, costs). masks: uint32, the GPUs that the cheapest placement takes on each of `rows`; 0: positions not
+        modelled, or none fit. costs: of each of the first `priced` rows float64: the cost of the slots that this
+        placement loses; then of the `most` types that cost most (type, slots lost, their cost), the highest first, then
+        in the order of the types."""
+        cdef Py_ssize_t i, n = rows.shape[0]
         cdef int way
+        cdef double cost
+        cdef size_t at
         cdef Need need = self._need(nodes, ask, prices)
-        check_rows(nodes, rows, out.shape[0])
-        cdef _Kept kept = self._begin(nodes, need, prices)
-        with nogil:
-            for i in range(rows.shape[0]):
-                way = 0
-                self._lose(kept, rows[i], need)
-                self._cheapest(kept, rows[i], &way)
-                out[i] = kept.gpus[<size_t>rows[i] * kept.width + way]
-
-    def priciest(self, NodeTable nodes, Ask ask, int row, const score_t[::1] prices, int most):
-        """float64: the cost of the slots that the cheapest placement on one row loses; then of the `most` types that
-        cost most (type, slots lost, their cost), the highest first, then in the order of the types."""
-        cdef Need need = self._need(nodes, ask, prices)
-        if not 0 <= row < nodes.height:
-            raise IndexError("row outside of the table")
+        check_rows(nodes, rows, n)
         if most < 0:
             raise ValueError("fewer than no types")
         cdef _Kept kept = self._begin(nodes, need, prices)
-        cdef int way = 0, kind, size = 0, at, i
+        cdef c_array.array masks = c_array.clone(EMPTY_MASKS, n, zero=False)
+        cdef list costs = []
+        for i in range(n):
+            way = 0
+            self._lose(kept, rows[i], need)
+            cost = self._cheapest(kept, rows[i], &way)
+            at = <size_t>rows[i] * kept.width + way
+            masks.data.as_uints[i] = kept.gpus[at]
+            if i < priced:
+                costs.append(self._priciest(kept.lists[at], cost, most))
+        return masks, costs
+
+    cdef c_array.array _priciest(self, int which, double whole, int most):
+        """As of `placed`, of one list of losses."""
+        cdef int kind, size = 0, at, i, room = <int>min(most, self.start[which + 1] - self.start[which])
         cdef int64_t e
         cdef double cost
-        self._lose(kept, row, need)
-        cost = self._cheapest(kept, row, &way)
-        cdef int which = kept.lists[<size_t>row * kept.width + way]
-        made = array("d", bytes(8 * (1 + 3 * min(most, self.start[which + 1] - self.start[which]))))
-        cdef score_t[::1] out = made
-        cdef int room = (out.shape[0] - 1) // 3
-        out[0] = cost
+        cdef c_array.array made = c_array.clone(EMPTY_SCORES, 1 + 3 * room, zero=False)
+        cdef score_t* out = made.data.as_doubles
+        out[0] = whole
         for e in range(self.start[which], self.start[which + 1]):
             cost = self.price[self.entries[e].column] * self.entries[e].lost
             kind = self.place[self.entries[e].column]
@@ -233,7 +237,8 @@ cdef class Slots(SlotCounts):
             if at < room:
                 out[3 * at + 1], out[3 * at + 2], out[3 * at + 3] = kind, self.entries[e].lost, cost
                 size = min(size + 1, room)
-        return made[:1 + 3 * size]
+        c_array.resize(made, 1 + 3 * size)
+        return made
 
     cdef _Kept _begin(self, NodeTable nodes, Need need, const score_t[::1] prices):
         """A call begins: what is kept of the request, to be brought up to date row by row."""

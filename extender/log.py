@@ -138,7 +138,7 @@ def info(message: str, fields: dict[str, Any]) -> None:
         get_log().info(message, **fields)
         return
     fields["level"] = "info"
-    fields["ts"] = datetime.now(UTC).isoformat().replace("+00:00", "Z")
+    fields["ts"] = datetime.now(UTC)
     fields["msg"] = message
     _writer.line(_dumps(fields, repr))
 
@@ -254,9 +254,14 @@ class _FromStandardLibrary(logging.Handler):
 
 def _dumps(value: Any, default: Any) -> bytes:
     try:
-        return orjson.dumps(value, default=default, option=orjson.OPT_NON_STR_KEYS)
+        return orjson.dumps(value, default=default, option=orjson.OPT_NON_STR_KEYS | orjson.OPT_UTC_Z)
     except (TypeError, ValueError):  # half a surrogate pair, or an integer of more than 64 bits
-        return json.dumps(value, default=repr, skipkeys=True).encode()
+        return json.dumps(value, default=_text, skipkeys=True).encode()
+
+
+def _text(value: Any) -> str:
+    """Of what JSON has no form for; a time as orjson writes it."""
+    return value.isoformat().replace("+00:00", "Z") if isinstance(value, datetime) else repr(value)
 
 
 _as_json = structlog.processors.JSONRenderer(serializer=_dumps)

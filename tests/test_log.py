@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -200,6 +201,14 @@ def test_waiting_lines_have_a_limit_in_bytes_and_so_has_each() -> None:
 def test_a_line_that_json_can_not_hold_is_written_all_the_same() -> None:
     for value in ("\ud800", 1 << 70, {1 << 70: object()}):
         assert json.loads(log._dumps({"msg": "x", "value": value}, repr))["msg"] == "x"
+
+
+@pytest.mark.parametrize("micros", [0, 7])
+@pytest.mark.parametrize("pod", ["a/b", "\ud800"])  # the second one makes the slow encoder write the line
+def test_a_time_has_the_form_of_all_lines(pod: str, micros: int) -> None:
+    at = datetime(2026, 11, 29, 23, 13, 46, micros, UTC)
+    written = json.loads(log._dumps({"ts": at, "pod": pod}, repr))["ts"]
+    assert written == at.isoformat().replace("+00:00", "Z")  # structlog's TimeStamper writes this
 
 
 @pytest.mark.parametrize(

@@ -150,11 +150,13 @@ class OwnEvictions(Controller):
         if decision is None or self._settings.evictable_as_failed_nodes:
             return
         request = decision.request
+        if answer.result == "fits":
+            self._stuck.pop(request.uid, None)
+        if answer.result != "refused" or request.never:
+            return
         attempt = self._verbs.attempts.of(request.uid, now)
-        stuck = answer.result == "refused" and attempt is not None and attempt.links_only and not attempt.transient
-        if not stuck or request.never or self._verbs.reservations.of(request.uid, now) is not None:
-            if answer.result == "fits":
-                self._stuck.pop(request.uid, None)
+        stuck = attempt is not None and attempt.links_only and not attempt.transient
+        if not stuck or self._verbs.reservations.of(request.uid, now) is not None:
             return
         before = self._stuck.get(request.uid)
         if before is not None:

@@ -156,7 +156,7 @@ class Budgets:
 
     def due(self, now: float) -> bool:
         """Whether `refresh` has budgets to change by now."""
-        return any(not self._rests.rests(space, now) for space in self._late)
+        return bool(self._late) and any(not self._rests.rests(space, now) for space in self._late)
 
     def set(self, budget: PdbRecord, change: str, now: float) -> None:
         """The budget is "set", or there is a "delete". Which pods it limits counts from the next `refresh` on, or a

@@ -136,6 +136,11 @@ class Decision(msgspec.Struct):
             stage: (end - begin) * 1e6 for stage, (begin, end) in zip(self.stages, pairwise(self.times), strict=False)
         }
 
+    @property
+    def spent_us(self) -> float:
+        """Microseconds spent in all stages."""
+        return (self.times[-1] - self.times[0]) * 1e6 if self.times else 0.0
+
     def value_of(self, term: str) -> int | None:
         """The value of a term of the cost; None where it is not known, or not among the settings' terms."""
         return next((entry["value"] for entry in self.detail.get("cost", ()) if entry["term"] == term), None)
@@ -172,7 +177,7 @@ class Decision(msgspec.Struct):
         scored.best = ranking.rows[:FEW]
         scored.scorers = tuple(ranking.columns)
         scored.differ, scored.values = score.picked([ranking.total, *ranking.columns.values()], ranking.order, FEW)
-        scored.gpus, scored.prices = policy.placed(tables, self.request, scored.best, PRICED * priced)
+        scored.gpus, scored.prices = policy.fragmentation.placed(tables, self.request, scored.best, PRICED * priced)
 
     def close(self) -> None:
         """Nothing is added any more: only what a page shows is kept."""

@@ -104,19 +104,18 @@ def _null(body: bytes, span: tuple[int, int] | None) -> bool:
     return span is None or (span[1] - span[0] == 4 and body[span[0] : span[1]] == b"null")  # a slice is a copy
 
 
-def _pod(body: bytes, keys: dict[str, tuple[int, int]], cluster: ClusterView) -> PodRecord:
+def _pod(body: bytes, keys: Keys, identity: Identity, cluster: ClusterView) -> PodRecord:
     """The pod of the request: its record in the cluster, where that is of the same version, else decoded. One version
     of an object has one content. Only nominatedNodeName is compared too: kube-scheduler knows it before it writes it.
     """
-    span = keys.get("Pod")
-    if span is None or _null(body, span):
-        raise BadRequest("the request names no Pod", path="Pod")
-    stated = scan.identity(body, span[0], span[1])
-    if stated is not None:
-        uid, version, nominated = stated
+    if identity is not None:
+        uid, version, nominated = identity
         known = cluster.pods.get(uid)
         if known is not None and known.resource_version == version and _same(known, nominated):
             return known
+    span = keys.get("Pod")
+    if span is None or _null(body, span):
+        raise BadRequest("the request names no Pod", path="Pod")
     try:
         pod = records.pod(body[span[0] : span[1]], cluster.gpu_names)
     except records.RecordError as error:
@@ -158,6 +157,8 @@ def _split(body: bytes) -> dict[str, tuple[int, int]]:
 
 
 Keys: TypeAlias = dict[str, tuple[int, int]]
+Identity: TypeAlias = "tuple[str, str, str] | None"
+"""(uid, resourceVersion, nominatedNodeName) of the pod; None: only a JSON decoder can read them."""
 Read: TypeAlias = "tuple[array[int], list[tuple[int, str]], int] | None"
 Spans: TypeAlias = list[tuple[int, int]]
 Candidates: TypeAlias = "tuple[array[int], list[tuple[int, str]], bytes, tuple[int, int] | None, Spans | None]"
@@ -165,17 +166,18 @@ Candidates: TypeAlias = "tuple[array[int], list[tuple[int, str]], bytes, tuple[i
 
 def read_args(body: bytes, cluster: ClusterView, most: int) -> Args:
     """Parse a filter or prioritize request. At most `most` candidates."""
-    keys, read = _split_names(body, cluster)
-    pod = _pod(body, keys, cluster)
+    keys, identity, read = _split_names(body, cluster)
+    pod = _pod(body, keys, identity, cluster)
     return Args(*_candidates(body, keys, read, cluster, most), pod)
 
 
 def read_candidates(body: bytes, cluster: ClusterView, most: int) -> CandidateNodes:
     """The candidates of a filter or prioritize request, whatever its pod is. At most `most`."""
-    return CandidateNodes(*_candidates(body, *_split_names(body, cluster), cluster, most))
+    keys, _, read = _split_names(body, cluster)
+    return CandidateNodes(*_candidates(body, keys, read, cluster, most))
 
 
-def _split_names(body: bytes, cluster: ClusterView) -> tuple[Keys, Read]:
+def _split_names(body: bytes, cluster: ClusterView) -> tuple[Keys, Identity, Read]:
     try:
         return scan.split_names(body, "NodeNames", cluster.rows.index)
     except scan.ScanError as error:
@@ -256,10 +258,10 @@ def read_preemption(body: bytes, cluster: ClusterView) -> PreemptionArgs:
     """Parse a preempt request."""
     index = cluster.rows.index
     try:
-        keys, plain = scan.split_offers(body, "NodeNameToMetaVictims", index)
+        keys, identity, plain = scan.split_offers(body, "NodeNameToMetaVictims", index)
     except scan.ScanError as error:
         raise BadRequest(f"malformed JSON: {error}", path="") from error
-    pod = _pod(body, keys, cluster)
+    pod = _pod(body, keys, identity, cluster)
     stated = _stated(body, keys)
     if stated is None:
         return PreemptionArgs(pod, Offers(), dict)

@@ -12,7 +12,7 @@ from extender.cluster.tables import Tables
 from extender.policy.contracts import CostTerm, PodRequest, Rule, Scorer
 from extender.policy.costs import COSTS, prices
 from extender.policy.rules import RULES
-from extender.policy.scorers import SCORERS, Fragmentation, Packing, Price
+from extender.policy.scorers import SCORERS, Fragmentation, Packing
 from extender.settings import Known, Settings
 
 MOST_PRICES: Final = 4_096  # tables of 2 kB at most
@@ -102,7 +102,7 @@ class Policy:
 
     def gpus(self, tables: Tables, request: PodRequest, rows: array[int]) -> array[int]:
         """The mask of GPUs that we would take now on each row; 0 where positions are not modelled."""
-        return self.fragmentation.gpus(tables, request, rows, self.fragmentation.prices(tables))
+        return self.fragmentation.placed(tables, request, rows)[0]
 
     def planned(self, tables: Tables, request: PodRequest, row: int) -> int:
         """The mask of GPUs that bind plans on a node now; 0 where positions are not modelled, or where it is not known
@@ -110,15 +110,6 @@ class Policy:
         if tables.nodes.unknown_of(row):
             return 0
         return self.gpus(tables, request, array("i", [row]))[0]
-
-    def placed(
-        self, tables: Tables, request: PodRequest, rows: array[int], priced: int
-    ) -> tuple[array[int], tuple[Price, ...]]:
-        """(as `gpus`, what the pod costs on the first `priced` rows)."""
-        fragmentation = self.fragmentation
-        prices = fragmentation.prices(tables)
-        explained = tuple([fragmentation.explain(tables, request, row, prices) for row in rows[:priced]])
-        return fragmentation.gpus(tables, request, rows, prices), explained
 
 
 def _sum(

@@ -219,6 +219,7 @@ class Packing:
 SCARCITY = 1.0  # a slot's price falls with the number of such slots to this power
 SIZE = -1.5  # and rises with its GPUs to this one x the part of all GPUs that is free
 FULLNESS = 0.01  # what the whole of the largest node left empty costs: the last key
+MOST_SHOWN = 5  # types of a price
 
 
 class Price(NamedTuple):
@@ -275,15 +276,14 @@ class Fragmentation:
         self._of, self._prices = (demand, demand.weights, synced), prices
         return prices
 
-    def gpus(self, tables: Tables, request: PodRequest, rows: array[int], prices: array[float]) -> array[int]:
-        """The mask of GPUs that the cheapest placement takes on each row; 0 where positions are not modelled."""
-        masks = array("I", bytes(4 * len(rows)))
-        tables.demand.slots.choose(tables.nodes, request.ask, rows, prices, masks)
-        return masks
-
-    def explain(self, tables: Tables, request: PodRequest, row: int, prices: array[float], most: int = 5) -> Price:
-        """What the pod costs on a row: the `most` types with the highest cost."""
-        return Price(tables.demand.names, tables.demand.slots.priciest(tables.nodes, request.ask, row, prices, most))
+    def placed(
+        self, tables: Tables, request: PodRequest, rows: array[int], priced: int = 0
+    ) -> tuple[array[int], tuple[Price, ...]]:
+        """(the mask of GPUs that the cheapest placement takes on each row, 0 where positions are not modelled; what the
+        pod costs on the first `priced` of them, by the MOST_SHOWN types with the highest cost)."""
+        prices, demand = self.prices(tables), tables.demand
+        masks, costs = demand.slots.placed(tables.nodes, request.ask, rows, prices, priced, MOST_SHOWN)
+        return masks, tuple([Price(demand.names, numbers) for numbers in costs])
 
 
 SCORERS: dict[str, type[Scorer]] = {

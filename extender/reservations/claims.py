@@ -105,15 +105,21 @@ class Claims:
         which are made again on leaving."""
         uids = frozenset([claim.uid for claim in as_equal]) if as_equal else NONE
         few = frozenset(rows) if rows is not None and len(rows) <= FEW else None
-        eligible, seat = self.eligibility((request,), now), self.seats.of(request.seat or request.uid)
-        if self.advance and seat is not None and now - seat.at <= SEAT_SECONDS:  # it was placed beside them
-            eligible = Eligibility(usable=frozenset([held.name for held in self.advance]))
+        eligible = self._eligible(request, now) if self.advance else ANY_POD
         return Counted(self, request, now, uids, without, taken, few, eligible)
+
+    def _eligible(self, request: PodRequest, now: float) -> Eligibility:
+        seat = self.seats.of(request.seat or request.uid)
+        if seat is not None and now - seat.at <= SEAT_SECONDS:  # it was placed beside them
+            return Eligibility(usable=frozenset([held.name for held in self.advance]))
+        return self.eligibility((request,), now)
 
     def begin(self, counted: Counted) -> Counted | None:
         """Make these claims. Gives those that they stand instead of; an exception leaves those."""
         outer, self._counted = self._counted, counted
         try:
+            if outer is not None:
+                self._drop()
             self._make(counted)
         except BaseException:
             self.end(outer)
@@ -123,12 +129,17 @@ class Claims:
     def end(self, outer: Counted | None) -> None:
         """Drop the claims that count now, and make those of before."""
         self._counted = outer
-        self._cluster.tables.nodes.drop_claims()
-        self._cluster.tables.given.source, self._cluster.tables.given.users = None, NONE
-        self._withdraw()
-        self._cluster.placements.others.drop_claims()
+        self._drop()
         if outer is not None:
             self._make(outer)
+
+    def _drop(self) -> None:
+        """No claim counts."""
+        tables = self._cluster.tables
+        tables.nodes.drop_claims()
+        tables.given.source, tables.given.users = None, NONE
+        self._withdraw()
+        self._cluster.placements.others.drop_claims()
 
     def lower(self, request: PodRequest, now: float) -> list[Reservation]:
         """The reservations of pods of a lower priority that are known to wait."""
@@ -170,12 +181,8 @@ class Claims:
     # other rows is not looked at: `_elsewhere` finds the pods that count there.
 
     def _make(self, counted: Counted) -> None:
-        """Make the claims, in place of those that are there."""
+        """Make the claims, where none are there."""
         cluster, request, now = self._cluster, counted.request, counted.now
-        nodes = cluster.tables.nodes
-        nodes.drop_claims()
-        cluster.placements.others.drop_claims()
-        self._withdraw()
         reserved = self.reservations
         if reserved:
             self._releases.sweep(now)
@@ -195,7 +202,6 @@ class Claims:
                 self._reserve(reservation.node, reservation.amounts, cluster.pods.get(reservation.uid), counted)
         if self.seats:
             self._count_seats(counted, seen)
-        cluster.tables.given.users = NONE
         if self.advance:
             self._count_advance(counted, seen)
             cluster.tables.given.users = self.advance.users_of_others(counted.eligible, cluster, now)
@@ -207,11 +213,11 @@ class Claims:
                 self._count_assumed(pod, counted, seen)
         if counted.taken is not None:
             name, amounts = counted.taken
-            nodes.add_claim(cluster.row(name), amounts, 0, False)
+            cluster.tables.nodes.add_claim(cluster.row(name), amounts, 0, False)
         if request.tolerances:
             self._tolerate(request, counted)
-        specs = request.claim_specs
-        cluster.tables.given.source = partial(cluster.given_to_claims, specs) if specs else None
+        if request.claim_specs:
+            cluster.tables.given.source = partial(cluster.given_to_claims, request.claim_specs)
 
     def _tolerate(self, request: PodRequest, counted: Counted) -> None:
         """Offer the GPUs whose taints (DRA) the pod tolerates."""

@@ -221,8 +221,8 @@ class DecisionLog:
                 "plan": detail.get("plan"),
                 "why": detail.get("why"),
                 "err": decision.error or None,
-                "us": round(sum(decision.stages_us.values())),
-                **decision.logged(),
+                "us": round(decision.spent_us),
+                **(decision.logged() if detail or decision.proved is not None else {}),
             },
         )
 
@@ -243,11 +243,14 @@ class DecisionLog:
 
 
 def _reasons(decision: Decision) -> dict[str, int] | None:
-    """How many nodes were rejected for which reason."""
-    counts = {REASONS[code].key: count for code, count in decision.judged.reasons.items()}
-    if decision.judged.unknown_count:
-        counts[UNKNOWN_NODE.key] = decision.judged.unknown_count
-    return counts or None
+    """How many nodes were rejected for which reason; None where all fit."""
+    judged = decision.judged
+    if not judged.reasons and not judged.unknown_count:
+        return None
+    counts = {REASONS[code].key: count for code, count in judged.reasons.items()}
+    if judged.unknown_count:
+        counts[UNKNOWN_NODE.key] = judged.unknown_count
+    return counts
 
 
 def _foreign(scope: Scope) -> tuple[int, bytes] | None:

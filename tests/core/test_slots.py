@@ -136,14 +136,10 @@ def test_costs_and_choices(
         made.fill(world.nodes, request, ints(rows), paid, fullness, out)
         twin.fill(world.twin_nodes, request, rows, prices, fullness, wanted)
         assert out.tolist() == wanted
-        masks, wished = array("I", bytes(4 * len(rows))), [0] * len(rows)
-        made.choose(world.nodes, request, ints(rows), paid, masks)
-        twin.choose(world.twin_nodes, request, rows, prices, wished)
-        assert masks.tolist() == wished
-        most = data.draw(st.sampled_from([0, 1, 2, 5, 100]))
-        for row in rows:
-            cost = made.priciest(world.nodes, request, row, paid, most).tolist()
-            assert cost == twin.priciest(world.twin_nodes, request, row, prices, most)
+        priced, most = data.draw(st.sampled_from([0, 2, 100])), data.draw(st.sampled_from([0, 1, 2, 5, 100]))
+        masks, costs = made.placed(world.nodes, request, ints(rows), paid, priced, most)
+        wished = twin.placed(world.twin_nodes, request, rows, prices, priced, most)
+        assert (masks.tolist(), [cost.tolist() for cost in costs]) == wished
         for change in data.draw(changes(world.nodes.height)):
             call(world.nodes, change)
             call(world.twin_nodes, change)
@@ -165,9 +161,9 @@ def test_a_type_that_comes_later_is_lost_as_if_it_had_always_been_there(units: i
         fresh = slots.Slots()
         fresh.set_types(kinds)
         prices = array("d", [1.0] * len(kinds))
-        lost = [made.priciest(nodes, ask, row, prices, 9) for made in (late, fresh) for row in range(3)]
-        assert lost[:3] == lost[3:]
-        assert any(cost[0] for cost in lost)
+        lost, again = (made.placed(nodes, ask, array("i", range(3)), prices, 3, 9) for made in (late, fresh))
+        assert lost == again
+        assert any(cost[0] for cost in lost[1])
         assert late.totals() == fresh.totals()
 
 
@@ -191,12 +187,8 @@ def test_bad_input_is_rejected_alike(
             lambda: twin.fill(world.twin_nodes, asked, [row], prices, 0.0, [0.0] * size),  # noqa: B023
         )
         same_error(
-            lambda: made.choose(world.nodes, asked, ints([row]), array("d", prices), array("I", bytes(4 * size))),  # noqa: B023
-            lambda: twin.choose(world.twin_nodes, asked, [row], prices, [0] * size),  # noqa: B023
-        )
-        same_error(
-            lambda: made.priciest(world.nodes, asked, row, array("d", prices), 5),  # noqa: B023
-            lambda: twin.priciest(world.twin_nodes, asked, row, prices, 5),  # noqa: B023
+            lambda: made.placed(world.nodes, asked, ints([row]), array("d", prices), 1, 5),  # noqa: B023
+            lambda: twin.placed(world.twin_nodes, asked, [row], prices, 1, 5),  # noqa: B023
         )
     same_error(lambda: made.counts(row), lambda: twin.counts(row))
 

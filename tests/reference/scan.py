@@ -12,7 +12,7 @@ import orjson
 
 from ext_core.scan import ScanError
 
-__all__ = ["NameIndex", "ScanError", "identity", "items", "node_name", "rows", "split", "split_names", "split_offers"]
+__all__ = ["NameIndex", "ScanError", "items", "node_name", "rows", "split", "split_names", "split_offers"]
 
 SPACE = " \t\n\r"
 STRING = rb'"(?:[^"\\\x00-\x1f]|\\["\\/bfnrt]|\\u[0-9a-fA-F]{4})*"'
@@ -136,21 +136,27 @@ def rows(body: bytes, start: int, end: int, index: NameIndex) -> tuple["array[in
     return array("i", found), unknown, len(known) - len(set(known))
 
 
+Keys = dict[str, tuple[int, int]]
+Identity = tuple[str, str, str] | None
+
+
 def split_names(
-    body: bytes, key: str, index: NameIndex, max_depth: int = 200
-) -> "tuple[dict[str, tuple[int, int]], tuple[array[int], list[tuple[int, str]], int] | None]":
-    keys = split(body, max_depth)
+    body: bytes, key: str, index: NameIndex
+) -> "tuple[Keys, Identity, tuple[array[int], list[tuple[int, str]], int] | None]":
+    keys = split(body)
+    pod = identity(body, *keys["Pod"]) if "Pod" in keys else None
     try:
-        return keys, rows(body, *keys[key], index) if key in keys and max_depth >= 5 else None
+        return keys, pod, rows(body, *keys[key], index) if key in keys else None
     except ScanError:
-        return keys, None
+        return keys, pod, None
 
 
 def split_offers(
-    body: bytes, key: str, index: NameIndex, max_depth: int = 200
-) -> "tuple[dict[str, tuple[int, int]], tuple[array[int], array[int]] | None]":
-    keys = split(body, max_depth)
-    return keys, offers(body, *keys[key], index) if key in keys and max_depth >= 5 else None
+    body: bytes, key: str, index: NameIndex
+) -> "tuple[Keys, Identity, tuple[array[int], array[int]] | None]":
+    keys = split(body)
+    pod = identity(body, *keys["Pod"]) if "Pod" in keys else None
+    return keys, pod, offers(body, *keys[key], index) if key in keys else None
 
 
 def offers(body: bytes, start: int, end: int, index: NameIndex) -> "tuple[array[int], array[int]] | None":

@@ -112,24 +112,21 @@ class Slots:
             if fullness > 0:
                 out[i] += fullness * (0.5 * left)
 
-    def choose(self, nodes: NodeTable, ask: Ask, rows: list[int], prices: list[float], out: list[int]) -> None:
+    def placed(
+        self, nodes: NodeTable, ask: Ask, rows: list[int], prices: list[float], priced: int, most: int
+    ) -> tuple[list[int], list[list[float]]]:
         self._check(nodes, ask, prices)
-        check(nodes, rows, out)
-        out[:] = [self._one(nodes, ask, row, prices)[1] for row in rows]
-
-    def priciest(self, nodes: NodeTable, ask: Ask, row: int, prices: list[float], most: int) -> list[float]:
-        cost, _, lost = self._one(nodes, ask, row, prices)
-        parts = [(-prices[t] * slots, t, slots) for t, slots in lost if prices[t] * slots > 0]
-        return [cost, *(number for part, t, slots in sorted(parts)[:most] for number in (t, slots, -part))]
-
-    def _one(
-        self, nodes: NodeTable, ask: Ask, row: int, prices: list[float]
-    ) -> tuple[float, int, list[tuple[int, int]]]:
-        self._check(nodes, ask, prices)
-        if not 0 <= row < nodes.height:
-            raise IndexError("row outside of the table")
+        check(nodes, rows, rows)
+        if most < 0:
+            raise ValueError("fewer than no types")
         self.sync(nodes)
-        return self._cheapest(nodes, row, ask, prices)
+        masks, costs = [], []
+        for row in rows:
+            cost, gpus, lost = self._cheapest(nodes, row, ask, prices)
+            parts = sorted((-prices[t] * slots, t, slots) for t, slots in lost if prices[t] * slots > 0)[:most]
+            masks.append(gpus)
+            costs.append([cost, *(number for part, t, slots in parts for number in (t, slots, -part))])
+        return masks, costs[: max(0, priced)]
 
     def _check(self, nodes: NodeTable, ask: Ask, prices: list[float]) -> None:
         if len(prices) != len(self._types):

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from extender.objects.gangs.roles import MOST, GangSource, OwnerObject, OwnerRoles, Ref, Role, Section, of_spec
-from extender.objects.records import PartDomain, PodRecord
+from extender.objects.gangs.roles import MOST, GangSource, OwnerObject, OwnerRoles, Role, Section, of_spec
+from extender.objects.records import PartDomain
 from extender.objects.schema import RecordError
 
 PREFIX: Final = "grove.io/"

@@ -497,8 +497,7 @@ class GangSource:
     alone: ClassVar[bool] = True
     """Whether one pod is a gang too."""
     marks: ClassVar[tuple[str, ...]] = ()
-    """The labels and annotations of which a pod that names its gang has one; the first names it, unless `named` differs.
-    """
+    """Labels and annotations, of which a pod that names its gang has one. `named` reads the label that is the first."""
     owning: ClassVar[bool] = False
     """Whether pods whose owner is an object of `kinds` are its gang, without naming it."""
 

@@ -67,10 +67,9 @@ def test_the_arithmetic(small: Small) -> None:
     # What is left: 60 of 64 CPUs and 3 of 4 GPUs, of the largest node.
     cost = 1.0 + FULLNESS * (60 / 64 + 3 / 4) / 2
     assert values(small.tables, request(1), row)[0] == pytest.approx(1.0 / (1.0 + cost))
-    scorer = Fragmentation()
-    explained: Any = scorer.explain(small.tables, request(1), row, scorer.prices(small.tables))
-    assert explained.numbers[0] == pytest.approx(1.0)
-    assert explained.slots() == [("type 0", 1, pytest.approx(0.8)), ("type 1", 1, pytest.approx(0.2))]
+    price: Any = Fragmentation().placed(small.tables, request(1), array("i", [row]), 1)[1][0]
+    assert price.numbers[0] == pytest.approx(1.0)
+    assert price.slots() == [("type 0", 1, pytest.approx(0.8)), ("type 1", 1, pytest.approx(0.2))]
 
 
 def test_whole_nodes_are_kept_while_they_are_asked_for(small: Small) -> None:
