@@ -61,7 +61,7 @@ class Stamp(NamedTuple):
 NO_STAMP: Final = Stamp()
 
 
-class Judged(msgspec.Struct):
+class Judged(msgspec.Struct, gc=False):
     """What the rules found. `rows`, `codes` and `fits` are empty in a record."""
 
     rows: array[int] = NO_ROWS  # the candidates
@@ -77,7 +77,7 @@ class Judged(msgspec.Struct):
         self.unknown_count = len(unknown)
 
 
-class Scored(msgspec.Struct):
+class Scored(msgspec.Struct, gc=False):
     """What the scorers found. A record keeps FEW of `ranked` and `points`."""
 
     ranked: array[int] = NO_ROWS  # the rows that were answered, best first
@@ -98,7 +98,7 @@ class Scored(msgspec.Struct):
         return list(self.values[at : at + few]) if self.differ >> c & 1 else [self.values[at]] * few
 
 
-class Ranking(msgspec.Struct):
+class Ranking(msgspec.Struct, gc=False):
     """Candidates in order."""
 
     rows: array[int]  # best first
@@ -108,7 +108,7 @@ class Ranking(msgspec.Struct):
     columns: dict[str, Column]
 
 
-class Decision(msgspec.Struct):
+class Decision(msgspec.Struct, gc=False):
     """One answered call."""
 
     verb: str
@@ -174,7 +174,7 @@ class Decision(msgspec.Struct):
         """Note the best few nodes of a ranking, the GPUs to take there, and, `priced`, what the first of them cost the
         pods to come. Inside of the pod's claims."""
         scored = self.scored
-        scored.best = ranking.rows[:FEW]
+        scored.best = first(ranking.rows, FEW)
         scored.scorers = tuple(ranking.columns)
         scored.differ, scored.values = score.picked([ranking.total, *ranking.columns.values()], ranking.order, FEW)
         scored.gpus, scored.prices = policy.fragmentation.placed(tables, self.request, scored.best, PRICED * priced)
@@ -290,6 +290,11 @@ class History:
     def answer(self, call: Asked, now: float, wall: float, decide: Callable[[Asked], Answered]) -> Answered:
         """What `decide` answers to the call, or raises, with the journal hearing of it."""
         return decide(call) if self.journal is None else self.journal.answer(call, now, wall, decide)
+
+
+def first(rows: array[int], most: int) -> array[int]:
+    """The first `most` rows, which nothing writes: where these are all, it is no copy."""
+    return rows if len(rows) <= most else rows[:most]
 
 
 def known(args: Args) -> array[int]:

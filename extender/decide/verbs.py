@@ -118,7 +118,7 @@ class Filter:
         judged.codes = policy.judge(cluster.tables, request, judged.rows)
         held = self._hold_back.reject(decision, preemptor, before)
         judged.reasons = fit.counts(judged.codes)
-        judged.fits = fit.passed(judged.rows, judged.codes)
+        judged.fits = fit.passed(judged.rows, judged.codes) if judged.reasons else judged.rows
         decision.times.append(perf_counter())
         alone = before is None and self._settings.only_the_best_class_wins
         first = before is None and (alone or not request.wants_all)
@@ -127,7 +127,7 @@ class Filter:
         if alone and request.placement == "spread" and not request.wants_all and size < len(judged.fits):
             # A node's score depends on the siblings on the other candidate nodes: score as prioritize would.
             ranking = self._rank(decision, ranking.rows[:size], held.reserved, 0)
-        scored.ranked = ranking.rows[:size]
+        scored.ranked = decisions.first(ranking.rows, size)
         if alone:
             _best_alone(decision)
         decision.times.append(perf_counter())

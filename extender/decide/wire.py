@@ -26,7 +26,7 @@ LONGEST_NAME: Final = 253
 """Characters: no object of Kubernetes has a longer name."""
 
 
-class CandidateNodes(msgspec.Struct):
+class CandidateNodes(msgspec.Struct, gc=False):
     """What ExtenderArgs states beside the pod."""
 
     rows: array[int]  # the candidates' rows, -1 where a name is not known

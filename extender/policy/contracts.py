@@ -50,7 +50,7 @@ class Reason:
     by_claims: bool = False  # nor would it, which allocates claims before it asks, for a pod with claims
 
 
-class PodRequest(msgspec.Struct, frozen=True, eq=False):
+class PodRequest(msgspec.Struct, frozen=True, eq=False, gc=False):
     """A pod as policies read it."""
 
     uid: str

@@ -127,7 +127,7 @@ MOST_ATTEMPTS: Final = 50_000
 MOST_NAMES: Final = 2_000_000  # names of nodes in all attempts together
 
 
-class Attempt(msgspec.Struct):
+class Attempt(msgspec.Struct, gc=False):
     """A pod's latest filter call."""
 
     first: float  # when its first call came

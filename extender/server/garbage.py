@@ -1,6 +1,6 @@
 """When this process collects garbage: between answers, never during one.
 
-A decision leaves some 70 objects behind. By Python's own threshold one call in a hundred would pay for a collection of
+A decision leaves some 20 objects behind. By Python's own threshold one call in a hundred would pay for a collection of
 1 ms: the 99th percentile. So a collection is made once an answer is sent, and Python's own is the safety net.
 """
 
