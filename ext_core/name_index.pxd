@@ -10,7 +10,7 @@ cdef struct slot:        # 32 bytes: as small as it can be, since each name of a
     uint64_t key         # hash of the name
     uint32_t size        # bytes of the name
     row_t row
-    uint32_t seen        # stamp of the last lookup that met the name
+    uint32_t seen        # stamp of the last reading of offers that met the name
 
 
 cdef inline uint64_t load8(text_t at) noexcept nogil:
@@ -62,7 +62,7 @@ cdef class NameIndex:
     cdef slot* slots
     cdef Py_ssize_t room      # slots; a power of two
     cdef Py_ssize_t used
-    cdef uint32_t calls       # lookups of many names so far; the stamp of the present one
+    cdef uint32_t calls       # readings of offers so far; the stamp of the present one
 
     cdef inline slot* find(self, text_t name, Py_ssize_t size, uint64_t key) noexcept nogil:
         """The slot of the name, or the free slot for it."""
@@ -73,6 +73,6 @@ cdef class NameIndex:
             s = self.slots + i
         return s
 
-    # The stamp of a new lookup of many names: no slot has it.
+    # The stamp of a new reading of offers: no slot has it.
     cdef uint32_t next_call(self) noexcept nogil
     cdef int grow(self) except -1

@@ -10,7 +10,7 @@ class ScanError(ValueError):
 def split(body: bytes, max_depth: int = 200) -> dict[str, tuple[int, int]]: ...
 def items(body: bytes, start: int, end: int, max_depth: int = 200) -> list[tuple[int, int]]: ...
 def node_name(body: bytes, start: int, end: int, max_depth: int = 200) -> str: ...
-def rows(body: bytes, start: int, end: int, index: NameIndex) -> tuple[array[int], list[tuple[int, str]], int]: ...
+def rows(body: bytes, start: int, end: int, index: NameIndex) -> tuple[array[int], list[tuple[int, str]]]: ...
 def split_offers(
     body: bytes, key: str, index: NameIndex
 ) -> tuple[dict[str, tuple[int, int]], tuple[str, str, str] | None, tuple[array[int], array[int]] | None]:
@@ -20,8 +20,6 @@ def split_offers(
 
 def split_names(
     body: bytes, key: str, index: NameIndex
-) -> tuple[
-    dict[str, tuple[int, int]], tuple[str, str, str] | None, tuple[array[int], list[tuple[int, str]], int] | None
-]:
+) -> tuple[dict[str, tuple[int, int]], tuple[str, str, str] | None, tuple[array[int], list[tuple[int, str]]] | None]:
     """The first two as `split_offers`; what `rows` returns of the member `key`, None: no such member, or `rows`
     fails."""

@@ -464,19 +464,15 @@ cdef struct met:  # a name on its way to its row
     uint64_t key
 
 
-cdef Py_ssize_t look_up(
-    cursor* c, NameIndex index, row_t* found, unsigned char* plain, Py_ssize_t* repeats
-) noexcept nogil:
+cdef Py_ssize_t look_up(cursor* c, NameIndex index, row_t* found, unsigned char* plain) noexcept nogil:
     """The row of every name of the array that c.at stands before; returns how many. `plain`: room for all of them.
 
     Names are looked up MANY at a time: the memory that they need is fetched while the others are read."""
     cdef met[MANY] batch
     cdef met* one
     cdef Py_ssize_t n = 0, start, i, many, mask = index.room - 1
-    cdef uint32_t call = index.next_call()
     cdef slot* s
     cdef bint more = True
-    repeats[0] = 0
     if not take(c, c'['):
         return fail(c, c.at, "not an array of strings")
     if closes(c, c']'):
@@ -501,7 +497,7 @@ cdef Py_ssize_t look_up(
             if one.size > LONGEST_NAME:
                 return fail(c, start, TOO_LONG)
             one.key = name_hash(one.name, one.size)
-            __builtin_prefetch(index.slots + <Py_ssize_t>(one.key & <uint64_t>mask), 1)
+            __builtin_prefetch(index.slots + <Py_ssize_t>(one.key & <uint64_t>mask), 0)
             many += 1
             skip_space(c)
             more = not closes(c, c']')
@@ -513,20 +509,15 @@ cdef Py_ssize_t look_up(
                 __builtin_prefetch(s.name, 0)
         for i in range(many):
             s = index.find(batch[i].name, batch[i].size, batch[i].key)
-            if s.name == NULL:
-                found[n] = -1
-            else:
-                found[n] = s.row
-                repeats[0] += s.seen == call
-                s.seen = call
+            found[n] = s.row if s.name != NULL else -1
             n += 1
     return n
 
 
 cdef tuple read_names(cursor* c, NameIndex index):
-    """(rows, unknown, repeats) as `rows` has them, of the array at c.at, which ends before it then; None: it is none,
+    """(rows, unknown) as `rows` has them, of the array at c.at, which ends before it then; None: it is none,
     and c.wrong states why."""
-    cdef Py_ssize_t start = c.at, end, n, i, repeats, size = c.end - c.at
+    cdef Py_ssize_t start = c.at, end, n, i, size = c.end - c.at
     cdef row_t* buffer = NULL
     cdef unsigned char* plain = NULL
     cdef array.array found
@@ -535,7 +526,7 @@ cdef tuple read_names(cursor* c, NameIndex index):
         plain = <unsigned char*>malloc(size + 1)  # pages that no escape touches cost nothing
         if buffer == NULL or plain == NULL:
             raise MemoryError()
-        n = look_up(c, index, buffer, plain, &repeats)
+        n = look_up(c, index, buffer, plain)
         if n < 0:
             return None
         found = array.clone(array.array("i"), n, zero=False)
@@ -550,8 +541,8 @@ cdef tuple read_names(cursor* c, NameIndex index):
             c.at = start
             unknown = strangers(c, found)
             c.at = end
-            return found, unknown, repeats
-    return found, [], repeats
+            return found, unknown
+    return found, []
 
 
 cdef list strangers(cursor* c, array.array found):
@@ -719,9 +710,8 @@ def split_names(bytes body not None, str key not None, NameIndex index not None)
 def rows(bytes body not None, Py_ssize_t start, Py_ssize_t end, NameIndex index not None):
     """The row of every name in the JSON array of strings at [start, end), in order; -1 = not in the index.
 
-    Returns (rows, unknown, repeats): an array('i'); (position, name) of each name without a row; and how many of the
-    known names stood in the array before (they are kept in `rows`). ScanError: anything but an array of strings of
-    LONGEST_NAME bytes at most, `null` included.
+    Returns (rows, unknown): an array('i'); (position, name) of each name without a row. ScanError: anything but an
+    array of strings of LONGEST_NAME bytes at most, `null` included.
     """
     cdef cursor c
     cdef tuple read

@@ -159,7 +159,7 @@ def _split(body: bytes) -> dict[str, tuple[int, int]]:
 Keys: TypeAlias = dict[str, tuple[int, int]]
 Identity: TypeAlias = "tuple[str, str, str] | None"
 """(uid, resourceVersion, nominatedNodeName) of the pod; None: only a JSON decoder can read them."""
-Read: TypeAlias = "tuple[array[int], list[tuple[int, str]], int] | None"
+Read: TypeAlias = "tuple[array[int], list[tuple[int, str]]] | None"
 Spans: TypeAlias = list[tuple[int, int]]
 Candidates: TypeAlias = "tuple[array[int], list[tuple[int, str]], bytes, tuple[int, int] | None, Spans | None]"
 
@@ -190,7 +190,7 @@ def _candidates(body: bytes, keys: Keys, read: Read, cluster: ClusterView, most:
     names, nodes = keys.get("NodeNames"), keys.get("Nodes")
     try:
         if names is not None and not _null(body, names):
-            rows, unknown, _ = read or scan.rows(body, names[0], names[1], index)
+            rows, unknown = read or scan.rows(body, names[0], names[1], index)
             _bounded(len(rows), most, "NodeNames")
             return rows, unknown, body, names, None
         if nodes is not None and not _null(body, nodes):

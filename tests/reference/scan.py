@@ -124,16 +124,15 @@ def plainly(body: bytes, start: int, end: int, wanted: tuple[str, ...]) -> dict[
     return {key: span for key, span in found if key in wanted}
 
 
-def rows(body: bytes, start: int, end: int, index: NameIndex) -> tuple["array[int]", list[tuple[int, str]], int]:
+def rows(body: bytes, start: int, end: int, index: NameIndex) -> tuple["array[int]", list[tuple[int, str]]]:
     within(body, start, end)
     names = text_of(body[start:end], start)
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise ScanError(start, "not an array of strings")
     within_length(names, start)
     found = [index.get(name) for name in names]
-    known = [name for name in names if index.get(name) >= 0]
     unknown = [(position, name) for position, name in enumerate(names) if index.get(name) < 0]
-    return array("i", found), unknown, len(known) - len(set(known))
+    return array("i", found), unknown
 
 
 Keys = dict[str, tuple[int, int]]
@@ -142,7 +141,7 @@ Identity = tuple[str, str, str] | None
 
 def split_names(
     body: bytes, key: str, index: NameIndex
-) -> "tuple[Keys, Identity, tuple[array[int], list[tuple[int, str]], int] | None]":
+) -> "tuple[Keys, Identity, tuple[array[int], list[tuple[int, str]]] | None]":
     keys = split(body)
     pod = identity(body, *keys["Pod"]) if "Pod" in keys else None
     try:
