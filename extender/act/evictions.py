@@ -196,6 +196,7 @@ class OwnEvictions(Controller):
             await self._turned_off(evictor)
         acting = self._acting(evictor) if evictor is not None and enabled else None
         if acting is not None:
+            self._bound_waits()
             if any(plan.wait for plan in self._verbs.reservations.all()):
                 self._verbs.releases.sweep(now)  # the preemptor may have a node elsewhere
             self._verbs.releases.sweep_plans(now)
@@ -265,9 +266,23 @@ class OwnEvictions(Controller):
         return now % 60.0 >= 5.0 if self._drains.due else stand
 
     async def _turned_off(self, evictor: Evictor) -> None:
-        """Evictions are off: what an instance before has begun ends. No pod of it stays asked."""
-        self._hand_back(evictor, f"{FLAG} is false")
-        await evictor.saves.turned_off(evictor.leadership)
+        """Evictions are off: what an instance before has begun ends, once no other one has the Lease. No pod of it
+        stays asked."""
+        own = [plan for plan in self._verbs.reservations.all() if plan.own]
+        await evictor.saves.turned_off(evictor.leadership, wanted=bool(own))
+        if evictor.leadership.held or evictor.leadership.forbidden:
+            for plan in own:
+                if self._verbs.reservations.get(plan.uid) is plan:
+                    self._verbs.reservations.drop(plan.uid)
+                    evictor.wake(plan.uid)
+
+    def _bound_waits(self) -> None:
+        """No plan of another instance, whose settings may be others, waits for longer than ours allow from now on."""
+        cluster, reservations = self._verbs.cluster, self._verbs.reservations
+        for plan in reservations.all():
+            pod = cluster.pods.get(plan.uid)
+            if pod is not None and pod.waits and plan.wait > cluster.limits.most_wait(pod):
+                reservations.add(replace(plan, wait=float(cluster.limits.most_wait(pod))))
 
     # -- plans ----------------------------------------------------------------------------------------------------
 
@@ -365,7 +380,7 @@ class OwnEvictions(Controller):
 
     def _stands(self, plan: Reservation) -> bool:
         """Whether the preemptor still needs the plan. One that is not known may be new, or gone: a plan that another
-        instance has stored may outlast it by SLACK_SECONDS (reservations.py)."""
+        instance has stored may outlast it by UNSEEN_SECONDS (reservations.py)."""
         pod = self._verbs.cluster.pods.get(plan.uid)
         return pod is not None and pod.waits and self._verbs.reservations.of(plan.uid, self._clock()) is plan
 

@@ -47,14 +47,13 @@ from extender.metrics import Metrics
 from extender.objects.pods import MOST_GRACE
 from extender.objects.records import PodRecord
 from extender.objects.stored_texts import Damaged, Newer, decoded
-from extender.reservations.reservations import CAUSES, Reservation
+from extender.reservations.reservations import CAUSES, UNSEEN_SECONDS, Reservation
 from extender.times import Backoff, Clock, Epoch
 
 LOOK_SECONDS = 1.0  # between two looks at what is over
 REREAD_SECONDS = 2.0  # until then another instance passes pods on GPUs that are free and planned by this one
 SOON_SECONDS = 0.05  # while the lists are not in
 REFRESH_SECONDS = 5.0  # a request on a connection that died waits no longer: preemptors wait for it
-UNSEEN_SECONDS = 60.0  # after which a pod that no list has brought does not exist
 TRIES = 5
 PLANNED: Final = "another instance has planned for the pod meanwhile"
 OUTBID: Final = "another instance has planned for a pod that comes first there"
@@ -195,7 +194,7 @@ class ReservationStore(Controller):
 
     def _compare(self) -> None:
         """Drop the plans that this server did not write and that contradict the lists. One whose pod we do not see yet
-        is compared when it comes; until then it lasts a few seconds at most."""
+        is compared when it comes; until then it lasts UNSEEN_SECONDS at most."""
         verbs = self._verbs
         plans = {plan.uid: plan for plan in verbs.reservations.all()} if self._foreign else {}
         for uid in sorted(self._foreign):
@@ -205,7 +204,7 @@ class ReservationStore(Controller):
             emptied = self._foreign.pop(uid)
             if plan is None or pod is None:
                 continue
-            why = contradiction(verbs.cluster, plan, pod, evicts=verbs.settings.evictions.enabled)
+            why = contradiction(verbs.cluster, plan, pod)
             if not why:
                 believed(verbs.cluster, plan, pod, emptied)
                 verbs.reservations.add(plan)  # a record repeats it as it is now
@@ -297,8 +296,7 @@ class ReservationStore(Controller):
         except Damaged:
             return False
         verbs, pod = self._verbs, self._verbs.cluster.pods.get(uid)
-        evicts = verbs.settings.evictions.enabled
-        if pod is not None and contradiction(verbs.cluster, plan, pod, evicts=evicts):
+        if pod is not None and contradiction(verbs.cluster, plan, pod):
             return False
         verbs.reservations.add(plan)
         self._foreign[uid] = None
@@ -529,11 +527,11 @@ class ReservationEntries(Entries):
 # -- whether an entry contradicts what the watch shows
 
 
-def contradiction(cluster: ClusterView, plan: Reservation, pod: PodRecord, *, evicts: bool) -> str:
-    """Why the plan cannot be one of ours; "" when nothing contradicts it. `pod`: its preemptor, as the watch has it;
-    `evicts`: whether the settings allow evictions of our own.
+def contradiction(cluster: ClusterView, plan: Reservation, pod: PodRecord) -> str:
+    """Why the plan cannot be one of ours; "" when nothing contradicts it. `pod`: its preemptor, as the watch has it.
 
-    A victim that is in no list has terminated meanwhile, and contradicts nothing.
+    A victim that is in no list has terminated meanwhile, and contradicts nothing. Neither do our settings: those of the
+    instance that carries it out may be others, while a Deployment is rolled out.
     """
     wanted = cluster.amounts(pod)[FIRST_GPU:]
     if plan.pod and plan.pod != f"{pod.namespace}/{pod.name}":
@@ -544,8 +542,6 @@ def contradiction(cluster: ClusterView, plan: Reservation, pod: PodRecord, *, ev
         return "its pod asks for other GPUs"
     if pod.never:
         return "its pod may evict no pod (preemptionPolicy: Never)"
-    if plan.own and not evicts:
-        return "evictions of our own are off (settings: evictions.enabled)"
     return next((text for uid in plan.victims if (text := _of_victim(cluster, plan, uid))), "")
 
 
@@ -568,6 +564,5 @@ def believed(cluster: ClusterView, plan: Reservation, pod: PodRecord, emptied: f
     running = [victim for uid in plan.victims if (victim := cluster.pods.get(uid)) is not None]
     plan.amounts = tuple(map(min, plan.amounts, cluster.amounts(pod)))
     plan.grace = min(plan.grace, max((victim.grace_seconds for victim in running), default=0))
-    plan.wait = min(plan.wait, cluster.limits.most_wait(pod))
     if not running and emptied is not None:
         plan.emptied = emptied if plan.emptied is None else min(emptied, plan.emptied)

@@ -156,9 +156,10 @@ class SaveRequests:
             self._left = bool(self._read())
         return self._left or bool(self._standing)
 
-    async def turned_off(self, leadership: Leadership) -> None:
-        """No pod is asked any more: withdraw what an instance before has left, as the holder of its Lease."""
-        await leadership.campaign(self.stand())
+    async def turned_off(self, leadership: Leadership, *, wanted: bool = False) -> None:
+        """No pod is asked any more: withdraw what an instance before has left, as the holder of its Lease. `wanted`:
+        whether that is wanted for more than this."""
+        await leadership.campaign(wanted or self.stand())
         if not leadership.held:
             self.forget()
         elif self.stand():

@@ -122,7 +122,7 @@ OWN_NOT_CARRIED_OUT_SECONDS = 120.0  # of our own evictions: another instance th
 CARRIED_OUT_SECONDS = 60.0  # after its last victim is gone the freed GPUs stay reserved so long
 CARRY_SECONDS = 5.0  # after the last victim is gone the scheduler needs a moment to come back with the pod
 COME_BACK_SECONDS = 12.0  # kube-scheduler retries a pod whose call failed after at most 10 s
-SLACK_SECONDS = 5.0  # kube-scheduler may call before our watch has brought the pod
+UNSEEN_SECONDS = 60.0  # after which a pod that no watch has brought does not exist: another instance may see it earlier
 
 
 class Releases(Listener):
@@ -213,7 +213,7 @@ class Releases(Listener):
         """
         cluster = self._cluster
         if pod is None:
-            return "deleted" if now - reservation.at > SLACK_SECONDS else ""
+            return "deleted" if now - reservation.at > UNSEEN_SECONDS else ""
         if pod.node:
             return "bound"
         if pod.terminating:

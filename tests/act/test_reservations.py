@@ -443,7 +443,6 @@ FORGED: dict[str, tuple[dict[str, Any], str]] = {
     "a victim elsewhere": ({"victims": ["uid-w0", "uid-far"]}, "victim default/far is on node n2"),
     "a victim that waits": ({"victims": ["uid-waits"]}, "victim default/waits is on no node"),
     "a DaemonSet's pod": ({"victims": ["uid-daemon"]}, "is never a victim"),
-    "an eviction of ours": ({"own": True}, "evictions.enabled"),
 }
 
 
@@ -540,6 +539,24 @@ async def test_no_victim_is_planned_for_two_pods_by_two_instances(
         assert bool(answer) is kept
         assert ("uid-urgent" in entries(objects)) is kept
         assert "uid-theirs" in entries(objects)
+
+
+async def test_an_instance_whose_watch_is_late_ends_no_plan_of_another() -> None:
+    """It reads the plan half a minute before its watch brings the preemptor."""
+    objects, made, late = Objects(), world(), world()
+    late.gone("urgent")
+    async with served(objects, made) as ours, served(objects, late) as theirs:
+        assert await ask(made, OFFER)
+        [plan] = made.verbs.reservations.all()
+        for number in (2, 3):  # the victims are evicted
+            made.pod(f"w{number}", 2, "n1", priority=1, held=(2 * number, 2 * number + 1), terminating=made.wall + 30)
+        for _ in range(10):
+            for one, instance in ((made, ours), (late, theirs)):
+                one.now += 3.0
+                await instance.refresh()
+                one.verbs.releases.sweep(one.now)
+        assert made.verbs.reservations.get(plan.uid) is not None
+        assert entries(objects)[plan.uid]["begun"]
 
 
 @pytest.mark.parametrize("gpus", [4, 2])

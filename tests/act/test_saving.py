@@ -1282,3 +1282,33 @@ async def test_an_eviction_request_that_stands_already_is_withdrawn_by_the_next_
         for _ in range(3):
             await server.turn(WITHDRAW_SECONDS)
         assert (case.asked(), MADE in case.objects.stored) == (None, False)
+
+
+# -- two servers with different settings, as while a Deployment is rolled out
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"evictions": {"enabled": False}, "preemption": {"mostWaitSeconds": {"prod": 600}}},
+        {"evictions": {"enabled": True}},
+        {"evictions": {"enabled": True}, "preemption": {"mostWaitSeconds": {"prod": 60}}},
+    ],
+)
+async def test_a_server_with_other_settings_leaves_the_plans_of_the_holder_alone(
+    case: Case, server: Server, other: JSON
+) -> None:
+    async with case.server(Settings.model_validate(other), name="another") as second:
+        await asked(server)
+        for _ in range(30):
+            await asyncio.sleep(0.1)  # both keepers read and write the reservations
+            await server.turn(3.0)
+            second.world.now, second.world.wall = server.world.now, server.world.wall
+            await second.turn(0.0)
+        assert (case.requests(), case.evicted()) == (1, [])
+        assert case.asked()
+        (plan,) = server.world.verbs.reservations.all()
+        assert (plan.own, plan.wait) == (True, 600.0)
+        case.answer()
+        await turns(server, 0.2, 0.2)
+        assert case.evicted() == ["train"]
