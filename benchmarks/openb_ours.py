@@ -47,7 +47,7 @@ class Ours:
         for row, node in enumerate(state.nodes):
             nodes.add(row)
             model = self._models.of({MODEL: node.model})
-            self._models.meet(model, "gpu", node.gpus, node.cpu, node.memory * MIB)
+            self._models.set(node.name, (model, "gpu", node.gpus), (node.cpu, node.memory * MIB))
             alloc = (node.cpu, node.memory * MIB, MANY, node.gpus * WHOLE)
             facts = NodeFacts(alloc, GPU, 0, (1 << node.gpus) - 1, SCHEDULABLE | HEALTHY, WHOLE, model)
             nodes.set_node(row, facts)

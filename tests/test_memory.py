@@ -106,8 +106,8 @@ def test_machines_beyond_the_limit_are_not_met(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(demand, "MOST_MACHINES", 2)
     made = MachineModels([])
     for gpus in (2, 4, 8):
-        made.meet(0, "nvidia.com/gpu", gpus, 1000, 1)
-    made.meet(0, "nvidia.com/gpu", 4, 500, 1)  # one that is known
+        made.set(f"n{gpus}", (0, "nvidia.com/gpu", gpus), (1000, 1))
+    made.set("n", (0, "nvidia.com/gpu", 4), (500, 1))  # one that is known
     assert [(kind.devices, kind.cpu) for kind in made.whole()] == [(2, 800), (4, 400)]
 
 

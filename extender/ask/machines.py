@@ -127,7 +127,8 @@ def takes(judge: Judge, machine: Machine, request: PodRequest) -> bool:
 
 
 def usual(judge: Judge, fleet: Fleet) -> list[Machine]:
-    """The machine of each model of which there are most, with the most GPUs among equals; by model."""
+    """The machine of each model of which there are most, of equals with the most GPUs, then the first by name; by
+    model."""
     machines = (_usual(judge, fleet, model) for model in sorted(fleet.models))
     return [machine for machine in machines if machine is not None]
 
@@ -142,7 +143,7 @@ def _usual(judge: Judge, fleet: Fleet, model: str) -> Machine | None:
         if number not in known:
             known[number] = kinds[nodes.alloc_of(row)[index], *nodes.graph_of(row)[:2]]
         known[number].append(cluster.names[row])
-    kind = max(kinds, key=lambda key: (len(kinds[key]), key))
+    kind = min(kinds, key=lambda key: (-len(kinds[key]), -key[0], min(kinds[key])))
     gpus, shape, healthy = kind
     if not gpus:
         return None

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from extender.cluster.statements import MOST
@@ -18,8 +19,8 @@ from extender.settings import Mix as MixSettings
 
 
 class Forecast:
-    """Learns the demand mix from the pods that come, and states what it makes expect. `models`: the machines that are
-    known."""
+    """Learns the demand mix from the pods that come, and states what it makes expect. `models`: the machines that
+    exist."""
 
     def __init__(self, settings: MixSettings, resources: Sequence[str]) -> None:
         """`resources`: by index; from FIRST_GPU the GPU resources."""
@@ -139,23 +140,31 @@ class Weigher:
 OTHERS: Final = 63
 """The model of all machines beyond the first 63 models."""
 MOST_MACHINES: Final = 1_024
-"""Different (model, resource, GPUs); what comes later is expected as little as a machine that was never met."""
+"""Different machines; what comes later is expected as little as a machine that does not exist."""
 ANYWHERE: Final = 2**64 - 1
 """The mask of all models."""
 
 
+Machine = tuple[int, str, int]
+"""Model, resource, GPUs."""
+Room = tuple[int, int]
+"""CPU and memory."""
+
+
 class MachineModels:
     """Models of machines, distinguished by the values of a few labels: 0 to 62 in the order in which they come, 63 for
-    all that come later.
+    all that come later. And the machines that nodes are now, in whatever order they came.
 
-    `revision` rises when a machine that was not known is met.
+    `revision` rises when a model comes, or other machines exist.
     """
 
     def __init__(self, labels: Iterable[str]) -> None:
         self.labels = tuple(labels)
-        self.machines: dict[tuple[int, str, int], tuple[int, int]] = {}  # model, resource, GPUs: least CPU, memory
         self.revision = 0
         self._known: dict[tuple[str | None, ...], int] = {}
+        self._of: dict[str, tuple[Machine, Room]] = {}  # by node
+        self._rooms: dict[Machine, Counter[Room]] = {}  # of how many nodes
+        self._least: dict[Machine, Room] = {}
 
     def of(self, labels: Mapping[str, str]) -> int:
         """The model of a node with these labels."""
@@ -165,22 +174,44 @@ class MachineModels:
             self.revision += 1
         return self._known.get(values, OTHERS)
 
-    def meet(self, model: int, resource: str, gpus: int, cpu: int, memory: int) -> None:
-        """Such a machine exists. CPU and memory of a model's machines differ a little: the least ones count."""
-        key = (model, resource, gpus)
-        if key not in self.machines and len(self.machines) >= MOST_MACHINES:
+    def set(self, node: str, machine: Machine, room: Room) -> None:
+        """The node is such a machine. CPU and memory of a model's machines differ a little: the least ones count."""
+        if self._of.get(node) == (machine, room):
             return
-        known = self.machines.get(key, (cpu, memory))
-        least = (min(known[0], cpu), min(known[1], memory))
-        if self.machines.get(key) != least:
-            self.machines[key] = least
+        self.drop(node)
+        if machine not in self._rooms and len(self._rooms) >= MOST_MACHINES:
+            return
+        self._of[node] = machine, room
+        self._rooms.setdefault(machine, Counter())[room] += 1
+        self._renew(machine, (room, self._least.get(machine, room)))
+
+    def drop(self, node: str) -> None:
+        """The node is no such machine any more, or does not exist."""
+        if node not in self._of:
+            return
+        machine, room = self._of.pop(node)
+        others = self._rooms[machine]
+        others[room] -= 1
+        if others[room]:
+            return
+        del others[room]
+        if others:
+            self._renew(machine, others)
+        else:
+            del self._rooms[machine], self._least[machine]
+            self.revision += 1
+
+    def _renew(self, machine: Machine, rooms: Collection[Room]) -> None:
+        least = min(cpu for cpu, _ in rooms), min(memory for _, memory in rooms)
+        if self._least.get(machine) != least:
+            self._least[machine] = least
             self.revision += 1
 
     def whole(self) -> list[Kind]:
         """For each kind of machine with two GPUs or more, the pod that takes nearly all of it."""
         kinds = {
             Kind(resource, gpus, 1, cpu * 4 // 5, memory * 4 // 5, (), 1)
-            for (_, resource, gpus), (cpu, memory) in self.machines.items()
+            for (_, resource, gpus), (cpu, memory) in self._least.items()
             if gpus > 1
         }
         return sorted(kinds)

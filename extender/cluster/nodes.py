@@ -79,6 +79,7 @@ class Nodes:
         row = self.rows.remove(name, generation)
         self._domains.drop(name)
         self._gpu_models.drop(name)
+        self._models.drop(name)
         self.eligibility.drop(row)
         self.gpus.drop(name)
 
@@ -101,7 +102,7 @@ class Nodes:
         self.dra.fits.changed((node.name,))
         row, resource = self.rows.row(node.name), self.gpus.resource_of(node)
         flags = (SCHEDULABLE if not node.unschedulable else 0) | self._served_bits()
-        gpus, index, model = NO_GPUS, -1, 0
+        gpus, index, model, count = NO_GPUS, -1, 0, 0
         if resource is None:
             self.gpus.forget(node.name)
         else:
@@ -109,8 +110,11 @@ class Nodes:
             flags |= AWAY if gpus.away else 0
             index, model = self._tables.resources.index(resource), self._models.of(node.labels)
             # capacity: how many are allocatable changes with health and with claims, and the machine stays the same
-            if gpus.whole and (count := node.gpu_capacity.get(resource, 0) or node.gpus.get(resource, 0)):
-                self._models.meet(model, resource, count, node.cpu_milli, node.memory)
+            count = (node.gpu_capacity.get(resource, 0) or node.gpus.get(resource, 0)) if gpus.whole else 0
+        if resource is not None and count:
+            self._models.set(node.name, (model, resource, count), (node.cpu_milli, node.memory))
+        else:
+            self._models.drop(node.name)
         tables = self._tables
         facts = NodeFacts(self._allocatable(node), index, gpus.shape, gpus.healthy, flags, gpus.units, model)
         tables.nodes.set_node(row, facts)

@@ -88,6 +88,8 @@ def restore(cluster: Cluster, saved: SavedCluster, objects: Sequence[Event], *, 
     """Give a cluster that is empty the state. `objects`: those of `save`, in their order; `learned`: whether it takes
     over what was learned of the demand, else it learns from the objects."""
     gpus, placements = cluster._nodes.gpus, cluster._pods.placements
+    if learned:  # the nodes get the numbers of models that the saved ones had
+        cluster.demand.models._known = {values: number for number, values in enumerate(saved.demand.models)}
     gpus._away, gpus._lost = dict(saved.away), set(saved.lost)
     cluster.tables.shapes.planned = saved.plans_come
     nodes = [event for event in objects if event.kind == "Node"]
@@ -151,7 +153,6 @@ class SavedDemand(msgspec.Struct, frozen=True, array_like=True):
     until: float
     until_uids: list[str]
     models: list[tuple[str | None, ...]]
-    machines: list[tuple[tuple[int, str, int], tuple[int, int]]]
 
 
 def save_demand(forecast: Forecast) -> SavedDemand:
@@ -166,22 +167,18 @@ def save_demand(forecast: Forecast) -> SavedDemand:
         mix._until,
         sorted(mix._until_uids),
         list(models._known),
-        list(models.machines.items()),
     )
 
 
 def restore_demand(forecast: Forecast, saved: SavedDemand) -> None:
-    """Have the forecast know this and nothing else."""
-    mix, models = forecast.mix, forecast.models
+    """Have the forecast expect this mix and no other."""
+    mix = forecast.mix
     mix._mass, mix._used = dict(saved.mass), set(saved.used)
     mix._base, mix._latest, mix._latest_uids = saved.base, saved.latest, set(saved.latest_uids)
     mix._until, mix._until_uids = saved.until, frozenset(saved.until_uids)
     mix._order = None
     mix._near.clear()
     mix.revision += 1
-    models._known = {values: number for number, values in enumerate(saved.models)}
-    models.machines = dict(saved.machines)
-    models.revision += 1
 
 
 # -- what is remembered of pods that failed ----------------------------------------------------------------------------

@@ -756,9 +756,9 @@ def gang_name(gang: WaitingGang) -> str:
     return gang.ref.text
 
 
-def pod_names(pods: Sequence[PodRecord]) -> str:
-    """The first of these pods, and how many there are, for people; "" for none."""
-    return first_names([f"{pod.namespace}/{pod.name}" for pod in pods], MOST_NAMED)
+def pod_names(pods: Iterable[PodRecord]) -> str:
+    """The first of these pods by name, and how many there are, for people; "" for none."""
+    return first_names(sorted(f"{pod.namespace}/{pod.name}" for pod in pods), MOST_NAMED)
 
 
 def unread(gang: WaitingGang) -> str:

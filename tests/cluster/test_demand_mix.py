@@ -94,13 +94,25 @@ def test_models() -> None:
 
 def test_whole_machines() -> None:
     models = MachineModels(())
-    models.meet(0, GPU, 8, 100_000, 1000)
-    models.meet(0, GPU, 8, 90_000, 2000)
-    models.meet(0, GPU, 1, 90_000, 2000)
+    models.set("a", (0, GPU, 8), (100_000, 1000))
+    models.set("b", (0, GPU, 8), (90_000, 2000))
+    models.set("c", (0, GPU, 1), (90_000, 2000))
     assert models.whole() == [Kind(GPU, 8, 1, 72_000, 800, (), 1)]  # four fifths of the least
     before = models.revision
-    models.meet(0, GPU, 8, 95_000, 3000)
+    models.set("d", (0, GPU, 8), (95_000, 3000))
     assert models.revision == before
+
+
+def test_machines_that_do_not_exist_any_more_are_not_expected() -> None:
+    models = MachineModels(())
+    models.set("a", (0, GPU, 8), (100_000, 1000))
+    models.set("b", (0, GPU, 8), (90_000, 1000))
+    models.set("b", (0, GPU, 4), (90_000, 1000))
+    assert [(kind.devices, kind.cpu) for kind in models.whole()] == [(4, 72_000), (8, 80_000)]
+    before = models.revision
+    models.drop("b")
+    assert [(kind.devices, kind.cpu) for kind in models.whole()] == [(8, 80_000)]
+    assert models.revision > before
 
 
 # ---- counting

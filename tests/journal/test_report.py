@@ -17,7 +17,7 @@ from extender.reservations.seats import Seat
 from tests.journal import recorded
 from tests.journal.test_recorder import Recorded, hostile
 from tests.replay import player
-from tests.world import pairs, workload
+from tests.world import PRODUCT, World, pairs, workload
 
 HEAD = {"apiVersion": "gpu-extender.io/v1", "kind": "GpuExtenderConfiguration"}
 
@@ -143,3 +143,17 @@ def test_a_saved_cluster_is_the_same_again(tmp_path: Path) -> None:
     assert again.row("n9") == world.cluster.row("n9") == 1
     again.recorder.close()
     made.close()
+
+
+def test_restored_nodes_have_their_numbers_of_models() -> None:
+    """What pods may run on is a mask of these numbers."""
+    world, other = World(), World()
+    gone = world.node("a", labels={PRODUCT: "A"})
+    world.node("b", labels={PRODUCT: "B"})
+    world.drop("Node", gone)
+    world.node("c", labels={PRODUCT: "C"})  # in the row of the first
+    saved, objects = save(world.cluster, world.now)()
+    restore(other.cluster, saved, [Event("Node", "set", node) for node in objects])
+    for name in "bc":
+        models = [one.cluster.tables.nodes.node(one.cluster.row(name)).model for one in (world, other)]
+        assert models[0] == models[1] == other.cluster.demand.models.of({PRODUCT: name.upper()}), name
