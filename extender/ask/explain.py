@@ -18,6 +18,7 @@ from extender.ask.machines import Look, read
 from extender.ask.nodes import JudgedNodes
 from extender.ask.pending import WaitingCounts, WaitingPods, pods_that_wait
 from extender.ask.place import GangCase, QueueLook, by_itself
+from extender.ask.spared import spared
 from extender.ask.suppose import SupposedCluster
 from extender.ask.text import count, gpu_hours, named_gpus, no_gpus, no_such_pod, result_text, seconds
 from extender.ask.warn import warning
@@ -110,7 +111,7 @@ class Explainer:
         cluster = self._judge.cluster
         gang = finish(together(cluster, [pod.uid])) if GATE in pod.gates else None
         pods = (pod, *(gang.pods if gang is not None else ()))
-        return next((other for other in pods if cluster.gpu_amount(other)), None)
+        return next((other for other in pods if place.asks_gpus(cluster, other)), None)
 
     def _unknown_eviction(self, namespace: str, name: str) -> str:
         """Whether it was evicted is not known."""
@@ -280,7 +281,8 @@ class Explainer:
         elif pod.node and cluster.gpu_amount(pod):
             above = evictable_by(cluster, pod)
             cost = cost_now(self._judge, pod, wall)
-            shown = replace(shown, evictable_by=above if cost is not None else [], cost_now=cost)
+            why_not = spared(cluster, pod, wall) if cost is None else None
+            shown = replace(shown, evictable_by=[] if why_not else above, cost_now=cost, spared=why_not)
         if asked := asked_to_save(pod, wall):
             shown = replace(shown, asked=asked)
         elif shown.why is not None and shown.why.reason == pending.SAVING and not _waits_for(shown):

@@ -78,6 +78,8 @@ class Explanation:
     """The PriorityClasses that may evict it where it runs with GPUs."""
     cost_now: Sequence[Mapping[str, Any]] | None = None
     """What its eviction would cost now."""
+    spared: Mapping[str, Any] | None = None
+    """Why no pod may evict it now where it runs with GPUs, as of `ask.spared`."""
     not_checked: Sequence[str] = ()
     """What it asks for that only kube-scheduler looks at."""
     warnings: Sequence[Mapping[str, str]] = ()
@@ -109,6 +111,7 @@ class Explanation:
             "preemption": self.preemption,
             "evictable_by": self.evictable_by,
             "cost_now": self.cost_now,
+            "spared": self.spared,
             "not_checked": list(self.not_checked),
         }
 
@@ -352,8 +355,9 @@ def _certain(request: PodRequest) -> str:
 
 
 def _gpus(asked: Preemptor) -> str:
-    """The GPUs that the pod asks for."""
-    return joined([amount(*resource_count) for resource_count in asked.pod.gpus])
+    """The GPUs that the pod asks for; of several resources by name."""
+    gpus = asked.pod.gpus
+    return joined([amount(name, number) if len(gpus) == 1 else f"{number:,} x {name}" for name, number in gpus])
 
 
 def _missing(missing: Sequence[Mapping[str, Any]]) -> str:

@@ -15,6 +15,7 @@ from extender.cluster.tables import FIRST_GPU
 from extender.decide.decisions import Decision, Judged
 from extender.decide.hold_back import HoldBack, put_last
 from extender.decide.verbs import Verbs
+from extender.objects.records import PodRecord
 from extender.policy.policy import Policy
 from extender.preemption.preemption import Leave, Outbid
 from extender.preemption.search import OTHER, Preemptor, VictimSearch, amounts_short, others_short
@@ -127,6 +128,9 @@ class Judge:
         row = self.cluster.row(name)
         if row < 0:
             return 0
+        mask = by_claims(self.cluster, asked.pod, name)
+        if mask is not None:
+            return mask
         with self.claims.of(asked.request, asked.now):
             planned = self.claims.planned(asked.pod, name)
             return planned or self.policy.planned(self.cluster.tables, asked.request, row)
@@ -139,6 +143,16 @@ class Judge:
             return 0
         with self.claims.of(asked.request, asked.now), self.cluster.without(evicted, name):
             return self.policy.planned(self.cluster.tables, asked.request, row)
+
+
+def by_claims(cluster: Cluster, pod: PodRecord, node: str) -> int | None:
+    """The mask of the GPUs that kube-scheduler would allocate to its claims, and for the resource where a DeviceClass
+    serves it; None where it has none, or that is not known, or the queue allocates them."""
+    fits = cluster.dra.fits
+    served = fits.serves(cluster.nodes[node])
+    if pod.planned or not (pod.claim_refs or pod.class_requests or served):
+        return None
+    return cluster.gpus_by_claims(fits.all_of(pod, served).specs, node)
 
 
 def over(verbs: Verbs) -> Judge:

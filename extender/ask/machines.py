@@ -117,11 +117,14 @@ class Machine:
 
 
 def takes(judge: Judge, machine: Machine, request: PodRequest) -> bool:
-    """Whether the empty machine takes a pod of this request: CPU, memory, pod slots, GPUs, links, and the faults of its
-    device plugin."""
+    """Whether the empty machine takes a pod of this request: CPU, memory, pod slots, other resources, GPUs, links, and
+    the faults of its device plugin."""
+    cluster = judge.cluster
+    others = cluster.nodes[machine.like].others
     if any(asked > amount for asked, amount in zip(request.amounts, machine.left, strict=False)):
         return False
-    cluster = judge.cluster
+    if any(asked > others.get(name, 0) for name, asked in request.others):
+        return False
     with cluster.without({pod.uid for pod in cluster.pods_on(machine.like)}, machine.like):
         return not judge.policy.judge(cluster.tables, request, array("i", [cluster.row(machine.like)]))[0]
 

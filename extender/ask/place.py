@@ -256,11 +256,16 @@ def outcome(case: GangCase, *, evicts: bool = True) -> Outcome:
     return Outcome(placed, victims, search, place)
 
 
+def asks_gpus(cluster: ClusterView, pod: PodRecord) -> bool:
+    """Whether a pod asks for GPUs, or by claims for parts of them, for admin access, or for what another pod uses."""
+    return bool(cluster.gpu_amount(pod) or pod.claim_node or cluster.dra.asks_gpus(pod))
+
+
 def no_answer(cluster: ClusterView, pod: PodRecord) -> str:
     """Why the pod has no place, whatever is free: it asks for GPUs and cannot be read in full, so filter answers an
     Error; or it asks for no GPU that exists, since a claim, template or DeviceClass that it names does not exist. ""
     for others."""
-    if cluster.gpu_amount(pod) or cluster.dra.asks_gpus(pod) or pod.claim_node:
+    if asks_gpus(cluster, pod):
         return pod.unread_text
     absent = cluster.dra.absent(pod)
     return f"{absent} does not exist: kube-scheduler does not place it before that" if absent else ""

@@ -136,9 +136,10 @@ class SupposedCluster:
     def _deallocated(self, victims: Iterable[PodRecord]) -> list[Event]:
         """The claims that no pod but these uses, without an allocation."""
         dra, uids = self.cluster.dra, {pod.uid for pod in victims}
-        keys = {(pod.namespace, ref.claim) for pod in victims for ref in pod.claim_refs if ref.claim}
-        claims = [dra.claims.records[key] for key in sorted(keys) if key in dra.claims.records]
-        unused = [claim for claim in claims if claim.allocated is not None and uids.issuperset(claim.reserved)]
+        claims = ((pod.namespace, [ref.claim for ref in pod.claim_refs] + [pod.extended_claim]) for pod in victims)
+        keys = {(namespace, name) for namespace, names in claims for name in names if name}
+        known = [dra.claims.records[key] for key in sorted(keys) if key in dra.claims.records]
+        unused = [claim for claim in known if claim.allocated is not None and uids.issuperset(claim.reserved)]
         return [
             Event("ResourceClaim", "set", msgspec.structs.replace(claim, allocated=None, reserved=()))
             for claim in unused

@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Any, Final
 from extender.cluster.device_plugins import partial
 from extender.objects.annotations import nearest
 from extender.objects.parts import GPU_PARTS
-from extender.objects.resources import cpus, gib
+from extender.objects.resources import byte_unit, cpus, in_unit, size
 from extender.policy.labels import label
 
 if TYPE_CHECKING:
     from extender.cluster.cluster import ClusterView
     from extender.objects.records import PodRecord
 
-GIB = 1 << 30
 LONGEST = 48
 HOW: Final = {
     "observed": "kubelet or the agent reports which GPUs it holds",
@@ -182,7 +181,7 @@ def amount(resource: str, number: int) -> str:
     if resource == "cpu":
         return cpus(number)
     if resource == "memory":
-        return gib(number)
+        return size(number)
     if resource == "pods":
         return count(number, "pod slot")
     return f"{number:,} x {resource}" if partial(resource) else count(number, "GPU")
@@ -195,7 +194,7 @@ def is_bytes(resource: str) -> bool:
 
 def other_amount(resource: str, number: int) -> str:
     """An amount of a resource that is no column: "32 x vpc.amazonaws.com/efa", "20 GiB of hugepages-2Mi"."""
-    return f"{gib(number)} of {resource}" if is_bytes(resource) else f"{number:,} x {resource}"
+    return f"{size(number)} of {resource}" if is_bytes(resource) else f"{number:,} x {resource}"
 
 
 def lacks(missing: Iterable[Mapping[str, Any]]) -> str:
@@ -208,7 +207,8 @@ def _lack(lack: Mapping[str, Any]) -> str:
     if unit == "millicores":
         return f"{have / 1000:g} of {need / 1000:g} CPUs"
     if unit.startswith("bytes"):
-        return f"{have / GIB:.4g} of {need / GIB:.4g} GiB of {what}"
+        name, of = byte_unit(need)
+        return f"{in_unit(have, of)} of {in_unit(need, of)} {name} of {what}"
     if unit == "pods":
         what = "pod slots"
     elif unit == "GPUs" and "/" in what and not partial(what):

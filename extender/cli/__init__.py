@@ -10,6 +10,7 @@ standard error; with `-o json` or `-o yaml` in that form.
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import sys
 import textwrap
@@ -49,6 +50,7 @@ COMMANDS = {
 }
 PROGRAM: Final = "gpu-extender"
 ERROR, USAGE, INTERRUPTED = 1, 2, 130
+DISK_FAULTS: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -57,7 +59,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from extender.cli import completion
 
         completion.complete()
-    encoding = getattr(sys.stdout, "encoding", None)  # there is no stream where it was closed
+    for stream in ("stdout", "stderr"):
+        if getattr(sys, stream) is None:  # it is closed
+            setattr(sys, stream, open(os.devnull, "w"))  # noqa: SIM115
+    encoding = getattr(sys.stdout, "encoding", None)
     if isinstance(encoding, str) and "utf" not in encoding.lower():
         sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
     words = list(sys.argv[1:] if arguments is None else arguments)
@@ -152,6 +157,11 @@ def overview(prog: str = PROGRAM, names: Iterable[str] = COMMANDS) -> argparse.A
     return parser
 
 
+def _discard_output() -> None:
+    """Python would complain again when it closes a stream that cannot be written."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def ended(run: Callable[[], int], options: argparse.Namespace) -> int:
     """The exit code of a command: its own, or that of the error that ends it, which is printed as -o has it."""
     try:
@@ -162,8 +172,13 @@ def ended(run: Callable[[], int], options: argparse.Namespace) -> int:
         complain(error, getattr(options, "output", "text"))
         return ERROR
     except BrokenPipeError:
-        # The reader of our output has ended (`| head`). Python would complain again when it closes the stream.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _discard_output()  # its reader has ended (`| head`)
+        return ERROR
+    except OSError as error:
+        if error.errno not in DISK_FAULTS:
+            raise
+        _discard_output()
+        complain(ExtenderError(error.strerror or "", path=error.filename or "standard output"), "text")
         return ERROR
     except KeyboardInterrupt:
         return INTERRUPTED

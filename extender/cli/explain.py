@@ -94,7 +94,8 @@ def _evictions(answer: Mapping[str, Any]) -> Iterator[str]:
     if above is None:
         return
     if cost is None:
-        yield "  no pod may evict it now: it is protected, a static pod or of a DaemonSet"
+        why = (answer.get("spared") or {}).get("text")
+        yield f"  no pod may preempt it now{f': {why}' if why else ''}"
         return
     named = ", ".join(_class(priority_class) for priority_class in above)
     yield f"  may be evicted by: {named or 'no known PriorityClass'}"

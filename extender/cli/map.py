@@ -1,6 +1,7 @@
 """Which pod holds which GPUs: one node drawn with its links, or a line for each node. A GPU is a letter for the pod
-that holds it, `+` for several pods, `.` when no pod holds it, `x` when it has failed, and `?` when a pod may hold it.
-Free GPUs are neither held nor reserved, and on a node that takes pods."""
+that holds it, `+` for several pods, `.` when no pod holds it, `x` when it has failed (by DRA: is tainted, or in use in
+part), and `?` when a pod may hold it. A node with more than 16 GPUs has no letters. Free GPUs are neither held nor
+reserved, and on a node that takes pods."""
 
 from __future__ import annotations
 
@@ -48,7 +49,7 @@ def run(options: argparse.Namespace) -> int:
     if not answer["nodes"]:
         where = f"node {options.node}" if options.node else f"rack {options.rack}" if options.rack else "the cluster"
         raise NotFound("no node offers GPUs" if not options.node else "it offers no GPUs", path=where)
-    show(answer, options.output, partial(_lines, drawn=options.node is not None))
+    show(answer, options.output, partial(_lines, drawn=bool(options.node)))
     if options.output == "text":
         note(answer["warnings"], "warning: ")
     return 0
@@ -59,7 +60,7 @@ def _read(options: argparse.Namespace, settings: Settings, events: list[Event]) 
     from extender.ask.suppose import NOW, frozen_verbs
     from extender.web.node_pages import node_maps
 
-    return node_maps(over(frozen_verbs(settings, events)), NOW, options.node, options.rack)
+    return node_maps(over(frozen_verbs(settings, events)), NOW, options.node or None, options.rack or None)
 
 
 # ---- for people

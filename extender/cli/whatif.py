@@ -245,6 +245,7 @@ CAUSES = {
     "priority": "of equal or higher priority",
     "daemonset": "of DaemonSets",
     "static": "static or mirror pods",
+    "claims": "by ResourceClaims",
     "protected": "protected",
     "affinity": "needed by its own affinity",
 }

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from extender.cluster.statements import MOST
 from extender.cluster.tables import FIRST_GPU, MOST_AMOUNT, ExpectedTypes, SlotType
 from extender.objects.records import PodRecord
-from extender.objects.resources import cpus, gib
+from extender.objects.resources import cpus, size
 from extender.objects.selectors import Operator, Requirement
 from extender.objects.stored_texts import MIX_BYTES, shortened
 from extender.settings import Mix as MixSettings
@@ -466,7 +466,7 @@ class Kind(NamedTuple):
             parts.append(f"{self.share} units")
         if self.linked:
             parts.append(f"links {MODES[self.linked]}")
-        parts += [cpus(self.cpu), gib(self.memory)]
+        parts += [cpus(self.cpu), size(self.memory)]
         if self.where:
             parts.append(" or ".join(" and ".join(_text(requirement) for requirement in term) for term in self.where))
         return ", ".join(parts)

@@ -73,8 +73,9 @@ def offering(cluster: ClusterView, name: str) -> NodeRecord | None:
 def node_map(cluster: ClusterView, name: str) -> dict[str, Any] | None:
     """The GPUs of a node by index; None: the node is gone, or offers no GPUs.
 
-    `pods` of a GPU: those that hold it, or parts of it, and how that is known; `unplaced`: pods that hold GPUs (or
-    units of them) at positions that are not known; `closed`: why the node takes no pods, as `NodeRecord.closed`."""
+    `gpus`: none where they have no positions, as more than MOST_GPUS have none. `pods` of a GPU: those that hold it, or
+    parts of it, and how that is known; `unplaced`: pods that hold GPUs (or units of them) at positions that are not
+    known; `closed`: why the node takes no pods, as `NodeRecord.closed`."""
     node = offering(cluster, name)
     if node is None:
         return None
@@ -97,7 +98,7 @@ def node_map(cluster: ClusterView, name: str) -> dict[str, Any] | None:
                 "healthy": bool(healthy >> index & 1),
                 "pods": [_owner(pod) | {"how": holding.how} for pod, holding in known if index in (holding.gpus or ())],
             }
-            for index in range(min(topology.gpus, MOST_GPUS))
+            for index in range(topology.gpus if topology.gpus <= MOST_GPUS else 0)
         ],
         "unplaced": [_owner(pod) | {"count": holding.count} for pod, holding in known if holding.gpus is None],
     }

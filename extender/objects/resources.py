@@ -21,6 +21,7 @@ GpuCounts = tuple[tuple[str, int], ...]
 
 OF_CLASS: Final = "deviceclass.resource.kubernetes.io/"
 """Before the name of a DeviceClass: the resource that the class always serves."""
+_BYTE_UNITS: Final = (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
 _POD_LEVEL: Final[frozenset[str]] = frozenset()
 """No GPU may be asked for at the level of the pod."""
 
@@ -30,9 +31,21 @@ def cpus(milli: int) -> str:
     return f"{milli / 1000:g} CPU{'' if milli == 1000 else 's'}"
 
 
-def gib(number: int) -> str:
+def byte_unit(number: int) -> tuple[str, int]:
+    """(the largest unit of which these bytes are one or more, its bytes): GiB, MiB or KiB; of 0 bytes GiB."""
+    return next((unit for unit in _BYTE_UNITS if number >= unit[1]), _BYTE_UNITS[-1 if number else 0])
+
+
+def in_unit(number: int, of: int) -> str:
+    """Bytes for people, without their unit. `of`: the bytes of the unit."""
+    value = number / of
+    return f"{value:.4g}" if value < 1_000 else f"{value:,.0f}"
+
+
+def size(number: int) -> str:
     """Bytes for people: "20 GiB"."""
-    return f"{number / (1 << 30):.4g} GiB"
+    unit, of = byte_unit(number)
+    return f"{in_unit(number, of)} {unit}"
 
 
 def quantity(resources: Mapping[str, schema.Quantity], name: str, path: str) -> int:

@@ -16,6 +16,7 @@ from extender.ask.judge import over
 from extender.ask.pending import WaitingPods
 from extender.cluster.cluster import ClusterView
 from extender.cluster.dump import offering
+from extender.cluster.gpus import MOST_GPUS
 from extender.cluster.nodes import model_of
 from extender.web.node_pages import (
     HOLDERS,
@@ -302,7 +303,8 @@ def racks(content: Content, level: str, names: Iterable[str] | None = None) -> l
     topologies, healthy_of, restricted = cluster.gpus.topologies, cluster.tables.nodes.healthy_of, cluster.restricted
     for at, (node, row) in enumerate(zip(nodes, rows, strict=True)):
         name, group = node.name, groups.of(node)
-        broken = max(0, topologies[name].gpus - healthy_of(row).bit_count())
+        count = topologies[name].gpus  # more than MOST_GPUS have no positions, and are all taken to work
+        broken = max(0, count - healthy_of(row).bit_count()) if count <= MOST_GPUS else 0
         closed = name in restricted and bool(node.closed)
         use = NodeUse(name, gpus[at], held[at], reserved[at], free[at], broken, closed)
         by_group.setdefault(group, Rack(group, [])).nodes.append(use)

@@ -25,12 +25,13 @@ SHOWN: Final = 10
 SHOWN_DECISIONS: Final = 5
 """On /debug/explain, where the query states no other number."""
 OWN: Final = ("apiVersion", "kind", "pod", "verdict", "node", "gpus", "how", "funnel", "reasons", "nearest", "first",
-              "second", "difference", "devices", "evicted", "cost_now", "not_checked")  # fmt: skip
+              "second", "difference", "devices", "evicted", "cost_now", "spared", "not_checked")  # fmt: skip
 """Fields of an explanation that name no other pod, but for the preemptor: an Event on the victim names it, too."""
 NOTHING: Final[JSON] = {
     "verdict": "", "sentence": "", "because": "", "why": None, "node": None, "gpus": None, "how": None, "funnel": [],
     "reasons": {}, "nearest": None, "ways_out": [], "first": None, "second": None, "difference": [], "queue": None,
-    "devices": None, "evicted": None, "preemption": None, "evictable_by": None, "cost_now": None, "not_checked": [],
+    "devices": None, "evicted": None, "preemption": None, "evictable_by": None, "cost_now": None, "spared": None,
+    "not_checked": [],
     "nodes_by_reason": {}, "scores": [], "evictions": [], "preemptor": None,
     "save_request": None, "requires": [],
 }  # fmt: skip

@@ -17,7 +17,7 @@ from extender.settings import Settings
 from extender.web import pod_page
 from extender.web.pages import Content
 from tests.ask.asking import explained
-from tests.world import WALL, World, workload
+from tests.world import JSON, WALL, World, workload
 
 
 def classes(world: World) -> None:
@@ -209,3 +209,23 @@ def test_a_protected_pod_has_no_price(world: World) -> None:
     world.pod("old", 2, "n1", start=WALL - 60, annotations={"gpu-extender.io/protect-for": "10m"})
     shown = explained(world, "default/old")
     assert (shown["evictable_by"], shown["cost_now"]) == ([], None)
+
+
+@pytest.mark.parametrize(
+    ("node", "facts", "cause", "why"),
+    [
+        ("n1", {"annotations": {"gpu-extender.io/protect-for": "10m"}}, "protected", "it is protected until 20"),
+        ("n1", {"owner": "DaemonSet"}, "daemonset", "a DaemonSet runs it"),
+        ("n1", {"owner": "Node"}, "static", "kubelet runs it by itself (a static pod)"),
+        ("gone", {}, "no-node", "its node does not exist"),
+    ],
+)
+def test_why_a_pod_is_no_victim(world: World, node: str, facts: JSON, cause: str, why: str) -> None:
+    world.node("n1", 4)
+    world.pod("p", 2, node, start=WALL - 60, **facts)
+    shown = explained(world)
+    assert (shown["spared"]["cause"], shown["cost_now"]) == (cause, None)
+    assert shown["spared"]["text"].startswith(why)
+    assert f"  no pod may preempt it now: {shown['spared']['text']}" in list(lines(shown))
+    world.pod("other", 1, "n1", start=WALL - 60)
+    assert explained(world, "default/other")["spared"] is None

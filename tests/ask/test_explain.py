@@ -148,6 +148,15 @@ def test_what_no_node_admits_never_fits_and_states_what_would_help(spec: JSON, n
     assert shown["sentence"].startswith(f"never fits: no node admits it {sentence}")
 
 
+def test_gpus_of_several_resources_are_named(world: World) -> None:
+    world.node("n1", 8)
+    other = {"name": "b", "resources": {"limits": {"amd.com/gpu": 2}}}
+    pod = workload("p", 1, cpu="0", memory="0")
+    pod["spec"]["containers"].append(other)
+    world.set("Pod", pod)
+    assert "it asks for 2 x amd.com/gpu and 1 x nvidia.com/gpu" in explained(world)["sentence"]
+
+
 def test_a_request_beyond_every_machine_never_fits(world: World) -> None:
     world.node("n1", 4)
     world.pod("old", 3, "n1")

@@ -5,12 +5,22 @@ from __future__ import annotations
 import pytest
 
 from extender.ask.explanation import BETTER
-from extender.ask.text import count, named_gpus, proof, short
+from extender.ask.text import amount, count, lacks, named_gpus, other_amount, proof, short
 from extender.settings import Settings
 
 
 def test_plurals() -> None:
     assert [count(n, "pod") for n in (0, 1, 2, 1234)] == ["0 pods", "1 pod", "2 pods", "1,234 pods"]
+
+
+def test_bytes_have_a_unit_of_which_there_is_one_or_more() -> None:
+    texts = [amount("memory", number) for number in (0, 1 << 10, 3 << 19, 5 << 29, 1 << 46)]
+    assert texts == ["0 GiB", "1 KiB", "1.5 MiB", "2.5 GiB", "65,536 GiB"]
+    assert other_amount("hugepages-2Mi", 4 << 20) == "4 MiB of hugepages-2Mi"
+    missing = {"have": 1 << 40, "need": 1 << 46, "what": "memory", "unit": "bytes"}
+    assert lacks([missing, missing | {"have": 0, "need": 4 << 20, "what": "hugepages-2Mi"}]) == (
+        "1,024 of 65,536 GiB of memory, 0 of 4 MiB of hugepages-2Mi free"
+    )
 
 
 def test_long_names_lose_their_middle() -> None:

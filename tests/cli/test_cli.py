@@ -196,6 +196,21 @@ def test_an_ascii_output_shows_what_it_can() -> None:
     assert b"?" in done.stdout
 
 
+@pytest.mark.parametrize("form", ["text", "json"])
+@pytest.mark.parametrize(
+    ("redirected", "code", "says"),
+    [
+        (">/dev/full", 1, "gpu-extender: standard output: No space left on device\n"),
+        (">&-", 0, ""),
+        ("<&- 2>&-", 0, ""),
+    ],
+)
+def test_an_output_that_cannot_be_written_is_no_defect(redirected: str, code: int, says: str, form: str) -> None:
+    command = f"{sys.executable} -m extender top --cluster docs/examples/cluster.yaml -o {form} {redirected}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stderr) == (code, says)
+
+
 def test_http_and_https_mixed_up(tmp_path: Path, cli: Cli) -> None:
     """One sentence says which one to write."""
     with serving() as url:

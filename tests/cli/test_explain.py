@@ -18,7 +18,7 @@ NOW = rfc3339(WALL)
 KEYS = [
     "apiVersion", "kind", "warnings", "pod", "verdict", "sentence", "why", "node", "gpus", "how", "funnel", "reasons",
     "nearest", "ways_out", "first", "second", "difference", "queue", "devices", "evicted",
-    "preemption", "evictable_by", "cost_now", "not_checked", "decisions",
+    "preemption", "evictable_by", "cost_now", "spared", "not_checked", "decisions",
 ]  # fmt: skip
 
 

@@ -103,6 +103,11 @@ def test_what_is_not_there_is_an_error(words: list[str], file: str, cli: Cli) ->
     assert json.loads(cli.err(["map", *words, "--cluster", file, "-o", "json"], 1))["error"]["code"] == "not-found"
 
 
+@pytest.mark.parametrize("words", [["--rack", ""], [""]])
+def test_an_empty_name_is_none(words: list[str], file: str, cli: Cli) -> None:
+    assert printed([*words, "--cluster", file], cli) == printed(["--cluster", file], cli)
+
+
 @pytest.mark.parametrize("words", [["map", "cpu-onyl"], ["plan", "--node", "cpu-onyl"]])
 def test_a_misspelt_node_is_suggested(words: list[str], file: str, cli: Cli) -> None:
     said = cli.err([*words, "--cluster", file], 1)
@@ -114,12 +119,16 @@ def test_an_address_that_cannot_be_read_is_an_error(cli: Cli) -> None:
     assert json.loads(cli.err(["map", "--server", "http://[::", "-o", "json"], 1))["error"]["path"] == "--server"
 
 
-def test_a_node_that_states_more_gpus_than_any_has_is_shown_in_part(world: World) -> None:
+def test_more_gpus_than_have_positions_are_counted_and_not_drawn(world: World) -> None:
+    """None of them has failed."""
     world.node("n", "999999999999999999")
+    world.node("most", MOST_GPUS)
     world.node("full", 2)
     world.pod("more", 4, "full")
     shown = {one["node"]: one for one in world.call("/debug/map", method="GET").json["nodes"]}
-    assert len(shown["n"]["gpus"]) == MOST_GPUS
+    assert (shown["n"]["gpus"], len(shown["most"]["gpus"])) == ([], MOST_GPUS)
+    fleet = world.call("/.json", method="GET").json
+    assert [rack["unhealthy_gpus"] for rack in fleet["racks"]] == [0]
     assert shown["full"]["free"] == 0
 
 

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from extender.ask.whatif.single import by_claims
+from extender.ask.judge import by_claims
 from extender.cluster.dra.allocator import Allocation
 from extender.cluster.dra.claims import ALL
 from extender.settings import Settings

@@ -18,7 +18,7 @@ from typing import Any
 import orjson
 
 from extender.ask import frozen
-from extender.ask.whatif.single import by_claims
+from extender.ask.judge import by_claims
 from extender.cluster.cluster import Cluster
 from extender.objects.cel.library import LONGEST_PATTERN
 from extender.settings import Settings

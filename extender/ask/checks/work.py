@@ -7,6 +7,7 @@ from typing import Final
 
 from extender.ask.checks.finding import Finding, Posture, at, mapping, name_of, namespace_of, verb
 from extender.ask.pending import partial_gangs
+from extender.ask.spared import cause_of
 from extender.ask.text import count, gpu_hours
 from extender.objects.gangs import OUR_MINIMUM
 from extender.objects.limits import SYSTEM_CLASSES
@@ -73,11 +74,16 @@ def _evictable(posture: Posture) -> tuple[_Workloads, _Workloads]:
     regular: _Workloads = {}
     for pod in posture.running():
         preemptors = (level for level in posture.levels if not level.never and level.name not in SYSTEM_CLASSES)
-        if pod.terminating or pod.daemon or pod.mirror or not any(level.value > pod.priority for level in preemptors):
+        if pod.terminating or not any(level.value > pod.priority for level in preemptors):
             continue
-        limits = posture.cluster.limits
-        saves = saved_ms(pod) or limits.saving(pod).on_termination >= 0
-        if saves or limits.protected_ms(pod) > int(posture.wall * 1000):
+        match cause_of(posture.cluster, pod, posture.wall):
+            case "daemonset" | "static" | "protected":
+                continue
+            case "claims" if pod.keeps_devices:  # others are evicted by the queue
+                continue
+            case "no-node" if posture.cluster.nodes:
+                continue
+        if saved_ms(pod) or posture.cluster.limits.saving(pod).on_termination >= 0:
             continue
         group = regular if whole(pod.annotations.get(INTERVAL, "")) else silent
         group.setdefault(_workload(posture, pod), []).append(pod)

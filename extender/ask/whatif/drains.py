@@ -117,6 +117,7 @@ def created_again(snapshot: SupposedCluster, pods: Sequence[PodRecord]) -> list[
         dra.read(
             msgspec.structs.replace(
                 pod, node="", nominated_node="", phase="Pending", start=None, pod_scheduled="", held=(),
+                extended_claim="",
                 annotations={key: text for key, text in pod.annotations.items() if key not in stated},
             )
         )

@@ -16,6 +16,8 @@ from extender.ask import nodes as judged_nodes
 from extender.ask import warn
 from extender.ask.node_reasons import REMEDIES, UNREADABLE
 from extender.ask.nodes import JudgedNodes
+from extender.ask.place import asks_gpus
+from extender.ask.spared import cause_of
 from extender.ask.suppose import SupposedCluster
 from extender.ask.text import count, no_gpus
 from extender.ask.warn import warning
@@ -69,7 +71,7 @@ def preemptor(snapshot: SupposedCluster, pod: PodRecord, wall: float) -> Preempt
     """The question for a pod. NotOurs."""
     released = opened(pod)
     asked = snapshot.claims.request(released, snapshot.now)
-    if not (asked.gpus or pod.claim_node or snapshot.cluster.dra.asks_gpus(pod)):
+    if not asks_gpus(snapshot.cluster, pod):
         raise NotOurs(no_gpus(snapshot.cluster, pod), path=f"pod {pod.namespace}/{pod.name}")
     return Preemptor(asked, released, snapshot.now, wall)
 
@@ -126,22 +128,10 @@ def _fits(
     """The best of the nodes where the pod fits, and its GPUs there."""
     cluster, request = snapshot.cluster, asked.request
     node = snapshot.judge.best(asked, nodes.fits, 1)[0].node
-    mask = by_claims(cluster, asked.pod, node)
-    if mask is None:
-        mask = snapshot.judge.planned(asked, node)
+    mask = snapshot.judge.planned(asked, node)
     result |= {"verdict": "fits", "node": node, "gpus": list(gpus_of(mask)) or None}
     warnings += warn.shared_gpus(cluster, asked.pod, request, node)
     return Single(result, warnings, node, mask)
-
-
-def by_claims(cluster: ClusterView, pod: PodRecord, node: str) -> int | None:
-    """The mask of the GPUs that kube-scheduler would allocate to its claims, and for the resource where a DeviceClass
-    serves it; None where it has none, or that is not known, or the queue allocates them."""
-    fits = cluster.dra.fits
-    served = fits.serves(cluster.nodes[node])
-    if pod.planned or not (pod.claim_refs or pod.class_requests or served):
-        return None
-    return cluster.gpus_by_claims(fits.all_of(pod, served).specs, node)
 
 
 def named(pod: PodRecord) -> dict[str, Any]:
@@ -307,18 +297,17 @@ def spared(cluster: ClusterView, pod: PodRecord, names: Iterable[str], wall: flo
     bound_pods = [other for name in names for other in cluster.pods_on(name)]
     holders = [other for other in bound_pods if other.gpus]
     for other in holders or bound_pods:
-        ends = cluster.limits.protected_ms(other)
-        if other.daemon:
-            cause = "daemonset"
-        elif other.mirror:
-            cause = "static"
+        cause: str = cause_of(cluster, other, wall)
+        if cause in ("daemonset", "static"):
+            pass
         elif other.priority >= pod.priority:
             cause = "priority"
         elif other.terminating:
             continue
-        elif ends > wall * 1000:
-            cause = "protected"
-            until.append(ends)
+        elif cause == "protected":
+            until.append(cluster.limits.protected_ms(other))
+        elif cause:
+            pass
         elif pod.affinity_terms and pod.may_need(other):
             cause = "affinity"
         else:

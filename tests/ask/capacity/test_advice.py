@@ -135,6 +135,16 @@ def test_machines_start_the_pods_that_they_are_said_to_start() -> None:
     assert CASES < 200 or seen > 50, seen
 
 
+@pytest.mark.parametrize(("offered", "pods"), [({}, 0), ({"hugepages-2Mi": "4Mi"}, 1)])
+def test_a_machine_starts_no_pod_whose_other_resources_it_lacks(offered: JSON, pods: int) -> None:
+    items: list[JSON] = [{"apiVersion": "v1", "kind": "Node"} | machine("n1", 8, links=pairs(8))]
+    items[0]["status"]["allocatable"] |= offered
+    items.append({"apiVersion": "v1", "kind": "Pod"} | workload("full", 8, node="n1", phase="Running"))
+    items.append({"apiVersion": "v1", "kind": "Pod"} | workload("waits", 4))
+    items[-1]["spec"]["containers"][0]["resources"]["limits"] |= {"hugepages-2Mi": "4Mi"}
+    assert sum(one["pods"] for one in answered(items)["advice"]["nodes"]) == pods
+
+
 def test_a_pod_that_needs_nics_is_not_judged_by_one_that_does_not() -> None:
     """Both ask for the same but for NICs; which comes first does not matter."""
     items: list[JSON] = [{"apiVersion": "v1", "kind": "Node"} | machine("n1", 8, links=pairs(8))]

@@ -155,6 +155,13 @@ def test_who_is_protected_or_saves_is_no_finding() -> None:
     assert (typo["about"], answer["warnings"]) == ("Pod/default/tomorrow", [])
 
 
+def test_a_pod_of_a_node_that_is_gone_loses_nothing_by_an_eviction() -> None:
+    """In a file without nodes it is not known which are gone."""
+    classes, held = [cls("high", 10), cls("low", 1)], pod("p", 1, "low", 1)
+    assert "no-checkpoint" not in codes(checked(node() | machine("other", 4), *classes, held))
+    assert "no-checkpoint" in codes(checked(*classes, held))
+
+
 def test_a_grace_period_in_which_no_work_can_be_saved() -> None:
     notes = {"gpu-extender.io/saves-on-termination": "90s"}
     pods = [

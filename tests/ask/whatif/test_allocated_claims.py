@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
+from extender.ask import offline
+from extender.ask.whatif.question import Changes
+from extender.settings import Settings
 from extender.sim import claims as dra
 from extender.sim.machines import gpu_uuids, topology_annotation
 from extender.sim.machines import machine as catalogued
+from tests.ask.asking import events
 from tests.ask.whatif.asking import ask
-from tests.world import JSON, machine, workload
+from tests.world import GPU, JSON, WALL, machine, workload
 
 MACHINE = catalogued("dgx1-v100", 4)
 CHANNELS = "compute-domain-default-channel.nvidia.com"
@@ -173,3 +179,49 @@ def test_devices_of_a_class_as_an_extended_resource() -> None:
     asking = pods(2, containers=[{"name": "c", "resources": resources}])
     answer = ask([dra.device_class(), *node("n1")], asking)
     assert verdicts(answer) == [("fits", "n1", [0, 1, 2]), ("cannot", None, None)]
+
+
+def served(name: str, node_name: str, *gpus: int) -> list[JSON]:
+    """A pod that runs, and the claim that kube-scheduler made for its extended resource."""
+    pod: JSON = {"kind": "Pod"} | workload(name, len(gpus), node=node_name, phase="Running", start=WALL)
+    pod["status"]["extendedResourceClaimStatus"] = {"resourceClaimName": f"{name}-extended"}
+    claim = dra.claim(f"{name}-extended", "default", len(gpus))
+    results = [{"driver": dra.DRIVER, "pool": node_name, "device": f"gpu-{gpu}"} for gpu in gpus]
+    users = [{"resource": "pods", "name": name, "uid": pod["metadata"]["uid"]}]
+    claim["status"] = {"allocation": {"devices": {"results": results}}, "reservedFor": users}
+    return [pod, claim]
+
+
+SERVED = [dra.device_class(extended_resource=GPU), *node("n1"), *node("n2"), *served("r", "n1", 1)]
+
+
+def test_a_drained_pod_asks_again_for_what_a_class_serves() -> None:
+    """The claim that was made for it is not the one that it gets then."""
+    answer = ask([*SERVED, *served("s", "n2", 0)], changes=Changes(drain=("n1",)))
+    assert verdicts(answer) == [("fits", "n2", [1])]
+
+
+def test_explain_states_the_devices_that_whatif_states() -> None:
+    limits = {f"deviceclass.resource.kubernetes.io/{dra.DRIVER}": 2}
+    items = [*SERVED, *pods(1, containers=[{"name": "c", "resources": {"limits": limits}}])]
+    [result] = ask(items, pods=[("default", "q0")])["results"]
+    shown = offline.explain(Settings(), events(items), ("default", "q0"), WALL)
+    assert (shown["node"], shown["gpus"]) == (result["node"], result["gpus"]) == ("n1", [0, 2])
+
+
+def test_a_pod_with_devices_of_claims_is_no_victim() -> None:
+    items = [*SERVED, {"kind": "Pod"} | workload("q", 4, priority=9), *served("s", "n2", 0)]
+    [result] = ask(items, pods=[("default", "q")])["results"]
+    assert [(one["cause"], one["pods"], one["gpus"]) for one in result["spared"]] == [("claims", 2, 2)]
+    shown = offline.explain(Settings(), events(items), ("default", "r"), WALL)
+    assert (shown["evictable_by"], shown["spared"]["cause"]) == ([], "claims")
+
+
+@pytest.mark.parametrize(("name", "more"), [("mig", {}), (dra.DRIVER, {"adminAccess": True})])
+def test_explain_answers_for_devices_that_do_not_count_as_whatif_does(name: str, more: JSON) -> None:
+    """Parts of GPUs, and admin access."""
+    items = [*CLUSTER, template("t", {"name": "r", "exactly": {"deviceClassName": name, **more}}), *pods(1, "t")]
+    [result] = ask(items, pods=[("default", "q0")])["results"]
+    shown = offline.explain(Settings(), events(items), ("default", "q0"), WALL)
+    assert (shown["verdict"], shown["node"]) == (result["verdict"], result["node"])
+    assert shown["verdict"] == "fits"
