@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Final
 
@@ -33,8 +34,9 @@ class PodRequests(Listener):
 
     def __init__(self, cluster: ClusterView) -> None:
         self._cluster = cluster
-        # By uid; of which record the request is, and whether the pod itself names no gang.
-        self._kept: dict[str, tuple[PodRecord, PodRequest, bool]] = {}
+        # By uid, oldest first; of which record the request is, and whether the pod itself names no gang. A dict would
+        # pass over all that were deleted from its front to find its first entry.
+        self._kept: OrderedDict[str, tuple[PodRecord, PodRequest, bool]] = OrderedDict()
 
     def of(self, pod: PodRecord, flying: Places = tuple) -> PodRequest:
         """The request of a pod, be it known or not. `flying`: they count as siblings and kin."""
@@ -73,7 +75,7 @@ class PodRequests(Listener):
         self._kept.pop(uid, None)
         self._kept[uid] = entry
         if len(self._kept) > MOST_KEPT:
-            del self._kept[next(iter(self._kept))]
+            self._kept.popitem(last=False)
 
 
 def read(pod: PodRecord, cluster: ClusterView) -> PodRequest:

@@ -16,6 +16,7 @@ The `Journal` hears of each change of this store and of the others of the packag
 from __future__ import annotations
 
 import math
+from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NamedTuple
@@ -146,7 +147,7 @@ class Attempts:
     """The latest attempt of each pod, for `seconds`. Time comes in as an argument."""
 
     seconds: float = 300.0
-    _of: dict[str, Attempt] = field(default_factory=dict)
+    _of: OrderedDict[str, Attempt] = field(default_factory=OrderedDict)  # a dict finds its first entry ever later
     _names: int = 0
 
     def of(self, uid: str, now: float) -> Attempt | None:
@@ -188,7 +189,7 @@ class Attempts:
 
     def restore(self, attempts: Iterable[tuple[str, Attempt]]) -> None:
         """Remember these and no others."""
-        self._of = dict(attempts)
+        self._of = OrderedDict(attempts)
         self._names = sum(len(attempt.links_only) for attempt in self._of.values())
 
     def _forget(self, uid: str) -> None:
