@@ -11,7 +11,8 @@ from tests.replay import player
 
 
 @pytest.mark.parametrize(
-    ("name", "every"), [*((name, 7) for name in player.names()), ("costs-1", 0), ("nvswitch-4", 0), ("shares-2", 1)]
+    ("name", "every"),
+    [*((name, 7) for name in player.names()[::2]), ("costs-1", 0), ("nvswitch-4", 0), ("shares-2", 1)],
 )
 def test_a_history_is_answered_with_the_same_bytes(name: str, every: int, tmp_path: Path) -> None:
     settings, steps = player.read(name)
