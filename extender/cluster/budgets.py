@@ -107,16 +107,16 @@ class _OfNamespace:
 class Budgets:
     """`records`: by namespace and name; `sets`: the different sets of budgets that bound pods are in, by number."""
 
-    def __init__(self, uids: Mapping[tuple[str, str], str]) -> None:
-        """`uids`: of all pods, by namespace and name."""
-        self._uids = uids
+    def __init__(self, pods: Mapping[str, PodRecord], uids: Mapping[tuple[str, str], str]) -> None:
+        """All pods, bound or not. `pods`: by uid; `uids`: by namespace and name."""
+        self._records, self._uids = pods, uids
         self.records: dict[tuple[str, str], PdbRecord] = {}
         self.sets: Numbered[BudgetSet] = Numbered(())
         self._in: dict[str, _OfNamespace] = {}
-        self._pods: dict[str, dict[str, PodRecord]] = {}  # namespace -> its bound pods by uid
+        self._bound: dict[str, dict[str, None]] = {}  # namespace -> uids of its bound pods
         self._numbers: dict[str, int] = {}  # uid -> number of its set
         self._changed: dict[str, dict[_Key, None]] = {}  # namespace -> which of its pods may be in another set
-        self._named: dict[str, PodRecord] = {}  # pods by uid that may be, too
+        self._named: dict[str, None] = {}  # uids of pods that may be, too
         self._rests = Rests()  # of namespaces whose budgets stay as they are, but for their status
         self._late: dict[str, dict[str, tuple[PdbRecord, str]]] = {}  # by namespace and name: what counts from then on
 
@@ -130,11 +130,11 @@ class Budgets:
 
     def namespaces(self) -> Iterable[str]:
         """Those that have bound pods."""
-        return self._pods
+        return self._bound
 
     def pods_in(self, namespace: str) -> Iterable[PodRecord]:
         """The bound pods of a namespace."""
-        return self._pods.get(namespace, {}).values()
+        return map(self._records.__getitem__, self._bound.get(namespace, ()))
 
     def of(self, pod: PodRecord) -> BudgetSet:
         """The budgets that an eviction of the bound pod counts against."""
@@ -142,17 +142,13 @@ class Budgets:
 
     def add(self, pod: PodRecord) -> None:
         """A pod is bound, and not known yet."""
-        self._pods.setdefault(pod.namespace, {})[pod.uid] = pod
+        self._bound.setdefault(pod.namespace, {})[pod.uid] = None
         self._numbers[pod.uid] = self.sets.take(self._with(pod))
-
-    def renew(self, pod: PodRecord) -> None:
-        """A bound pod has changed, and its name and labels have not: it is in the budgets that it was in."""
-        self._pods[pod.namespace][pod.uid] = pod
 
     def remove(self, pod: PodRecord) -> None:
         """A pod is bound no more. No row of the table names its number any more."""
         self.sets.drop(self._numbers.pop(pod.uid, 0))
-        take_out(self._pods, pod.namespace, pod.uid)
+        take_out(self._bound, pod.namespace, pod.uid)
 
     def due(self, now: float) -> bool:
         """Whether `refresh` has budgets to change by now."""
@@ -175,8 +171,8 @@ class Budgets:
             del self._in[space]
         if same and before is not None:
             changed = (self._uids.get((space, name)) for name in before.disrupted_pods ^ budget.disrupted_pods)
-            pods = self._pods.get(space, {})
-            self._named |= {uid: pods[uid] for uid in changed if uid in pods}
+            bound = self._bound.get(space, ())
+            self._named |= {uid: None for uid in changed if uid is not None and uid in bound}
             return
         keys = self._changed.setdefault(space, {})
         for selector in {budget.selector, budget.selector if before is None else before.selector}:
@@ -195,17 +191,17 @@ class Budgets:
         changed, named = self._changed, self._named
         self._changed, self._named = {}, {}
         for space, keys in changed.items():
-            pods = self._pods.get(space, {})
-            found: dict[str, PodRecord] = {}
+            bound = self._bound.get(space, ())
+            found: dict[str, None] = {}
             for key in keys if len(keys) <= FEW else (EVERY_POD,):
-                found |= {uid: pod for uid, pod in pods.items() if key.on(pod.labels)}
+                found |= {uid: None for uid in bound if key.on(self._records[uid].labels)}
             self._rest(space, len(found), now)
             named |= found
-        for uid, pod in named.items():
+        for uid in named:
             old = self._numbers.get(uid)
             if old is None:  # bound no more
                 continue
-            new = self.sets.take(self._with(self._pods[pod.namespace][uid]))
+            new = self.sets.take(self._with(self._records[uid]))
             self._numbers[uid] = new
             if new != old:
                 yield uid

@@ -16,6 +16,8 @@ from heapq import nsmallest
 from math import inf
 from typing import Final
 
+from msgspec.structs import replace
+
 from ext_core import fit
 from ext_core.absence import Absence
 from ext_core.places import Places
@@ -50,7 +52,7 @@ from extender.objects.records import (
 from extender.settings import Settings
 
 MOST_TOUCHED: Final = 64
-"""Generations of which it is known on which nodes pods have changed."""
+"""Generations in which pods have changed, and of which it is known on which nodes."""
 
 
 class ClusterView:
@@ -296,7 +298,8 @@ class Cluster(ClusterView):
                     self._pods.hold_bare(event.record, deleted=event.change == "delete")
             else:
                 self._faults.applied(event)
-        renew(self._nodes, self._pods, self.demand, self._faults, now, most)
+        if self._nodes.dra.stale:
+            renew(self._nodes, self._pods, self.demand, self._faults, now, most)
         self._pods.move(now)
         self._refresh(now)
 
@@ -350,6 +353,9 @@ class Cluster(ClusterView):
     def _set_pod(self, pod: PodRecord, now: float, wall: float | None) -> None:
         pod = self._nodes.dra.pod(pod)
         before = self.pods.get(pod.uid)
+        if before is not None and replace(before, resource_version=pod.resource_version) == pod:
+            self._pods.renew(before, pod)  # most events of a pod that runs
+            return
         self._note_health(pod, before, now, wall)
         self.demand.see(pod, before or self._expected.get(pod.uid))
         if self.observer is not None and before is not None and self.observer.wants(before, pod):
@@ -416,8 +422,9 @@ class Cluster(ClusterView):
         except Exception as error:
             self._faults.note("Node", "the health of nodes", error, now)
         self._pods.refresh(now)
-        self._touched.append((self._generation + 1, touched_nodes(self._pods)))
-        self._held.refresh(now)
+        if self._pods.stale:
+            self._touched.append((self._generation + 1, touched_nodes(self._pods)))
+            self._held.refresh(now)
         self._nodes.rows.write_order()
         self._generation += 1
 
@@ -462,10 +469,7 @@ class HeldColumns:
 
     def refresh(self, now: float) -> None:
         """Write what is stale."""
-        if self._pods.stale:
-            self._write(*self._pods.stale.take(), now)
-
-    def _write(self, uids: Iterable[str], names: set[str], ledgers: set[str], now: float) -> None:
+        uids, names, ledgers = self._pods.stale.take()
         nodes = self._nodes.records
         pods = [pod for uid in uids if (pod := self._pods.bound(uid)) is not None and pod.node in nodes]
         if ledgers:

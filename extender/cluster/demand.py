@@ -515,6 +515,8 @@ def kind_of(pod: PodRecord, resources: Iterable[str], labels: Iterable[str]) -> 
 
 def where_of(pod: PodRecord, labels: Iterable[str]) -> Where:
     """What nodeSelector and required node affinity ask of these labels; requirements on other labels are left out."""
+    if not pod.node_selector and not pod.node_terms:
+        return ()
     known = frozenset(labels)
     if not _short(pod, known):
         return ()  # kinds are kept for long, and written to a ConfigMap

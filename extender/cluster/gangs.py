@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Final, Literal
 
@@ -113,9 +113,8 @@ class Gangs:
 
     def bounded(self, pod: PodRecord, now_ms: int) -> Iterator[Bounded]:
         """The claims of any pod that do not count as written. `now_ms`: milliseconds since 1970."""
-        named = self.ref(pod)
         apart = False
-        if named is not None and named.team:
+        if self._limits.of(pod).gang_team != "namespace" and (named := self.ref(pod)) is not None:
             alike = islice(self._named.get((named.namespace, named.name), ()), MOST_LOOKED_AT)
             apart = any(_is_apart(self._groups[number], named) for number in alike)
         return self._limits.bounded(pod, self.running(pod), apart=apart, now_ms=now_ms)
@@ -146,9 +145,8 @@ class Gangs:
 
     # -- what is written ------------------------------------------------------------------------------------------
 
-    def add(self, pod: PodRecord) -> None:
-        """A pod is bound, and not known yet."""
-        named = self.ref(pod)
+    def add(self, pod: PodRecord, named: gangs.Ref | None) -> None:
+        """A pod is bound, and not known yet. `named`: as `ref` returns it."""
         if named is not None:
             number = self._of_name.get(named) or self._take(named)
             self._numbers[pod.uid] = number
@@ -255,12 +253,10 @@ class Workloads:
     uid -> node of the GPU pods that name a gang, "" for a pod without a node; `gang_cpu_pods`: uids of the pods without
     GPUs and without a node that name one (a launcher)."""
 
-    def __init__(self, named: Callable[[PodRecord], gangs.Ref | None]) -> None:
-        """`named`: the gang that a pod names."""
+    def __init__(self) -> None:
         self.siblings: dict[SiblingKey, dict[str, str]] = {}
         self.gang_pods: dict[gangs.Ref, dict[str, str]] = {}
         self.gang_cpu_pods: dict[gangs.Ref, dict[str, None]] = {}
-        self._named = named
         self._keys: dict[str, tuple[gangs.Ref | None, SiblingKey | None]] = {}  # uid -> its keys in these two
 
     def __contains__(self, uid: str) -> bool:
@@ -270,9 +266,9 @@ class Workloads:
         """The gang that the pod names; None where it names none, or is not among these pods."""
         return self._keys.get(uid, (None, None))[0]
 
-    def add(self, pod: PodRecord) -> None:
-        """Add a pod with GPUs, or without a node, that is not known yet."""
-        named, key = self._named(pod), siblings(pod) if pod.node else None
+    def add(self, pod: PodRecord, named: gangs.Ref | None) -> None:
+        """Add a pod with GPUs, or without a node, that is not known yet. `named`: the gang that it names."""
+        key = siblings(pod) if pod.node else None
         if named is not None:
             if pod.gpus:
                 self.gang_pods.setdefault(named, {})[pod.uid] = pod.node

@@ -89,12 +89,12 @@ def _observed(
     """Appends the observed holdings, and to `silent` the pods of which nothing is observed. (The mask of the observed
     GPUs, how many of them two pods hold.)"""
     sure = doubled = 0
-    reported = [_reported(pod, count, devices) for pod, count in asking]
+    reported = [_reported(pod, count, devices) if pod.held else 0 for pod, count in asking]
     known = 0  # by kubelet: no annotation states otherwise
     for mask in reported:
         known |= mask
     for (pod, count), seen in zip(asking, reported, strict=True):
-        if not seen and held_counts:
+        if not seen and held_counts and HELD in pod.annotations:
             seen = _stated(pod, count, devices)
             seen = 0 if seen & known else seen
         if not seen:
@@ -123,7 +123,7 @@ def _enforced(silent: _Asking, resource: str, free: int, holdings: list[Holding]
 
 def _reported(pod: PodRecord, count: int, devices: NodeGpus) -> int:
     """The mask of GPUs that kubelet reports of the pod; 0 when it reports nothing usable."""
-    if pod.held and devices.index_of:
+    if devices.index_of:
         seen = [devices.index_of.get(identity, -1) for name, identity in pod.held if name == devices.resource]
         if seen and min(seen) >= 0:
             mask = mask_of(seen)

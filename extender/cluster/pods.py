@@ -63,9 +63,9 @@ class Pods:
         self.placements = Placements(amounts)
         self.rows = PodRows(table)
         self.gangs = Gangs(nodes.records, limits, faults)
-        self.budgets = Budgets(self.uids)
+        self.budgets = Budgets(self.records, self.uids)
         self.requirements = Requirements(nodes.eligibility)
-        self.workloads = Workloads(self.gangs.ref)
+        self.workloads = Workloads()
         self.stale = Stale()
         self._table = table
         self._owners = OwnerIndex()  # of the pods that are bound, or in a workload
@@ -75,8 +75,7 @@ class Pods:
 
     def on(self, node: str) -> Iterator[PodRecord]:
         """The pods that hold something on a node."""
-        records = self.records
-        return (records[uid] for uid in self.placements.bound.get(node, ()))
+        return map(self.records.__getitem__, self.placements.bound.get(node, ()))
 
     def bound(self, uid: str) -> PodRecord | None:
         """The pod, if it holds something on its node."""
@@ -96,24 +95,31 @@ class Pods:
             self._remove(before, keep_row=before.node == pod.node)
         self.records[pod.uid] = pod
         self._owners.add(pod, self.gangs.objects)
-        if (pod.gpus or not pod.node) and not pod.finished and not pod.terminating:
-            self.workloads.add(pod)
         self.uids[(pod.namespace, pod.name)] = pod.uid
         placements = self.placements
         if pod.finished:
             self.rows.free(pod.uid)
             placements.settling.pop(pod.uid, None)
             return
+        named = self.gangs.ref(pod)
+        if (pod.gpus or not pod.node) and not pod.terminating:
+            self.workloads.add(pod, named)
         if not pod.node:
             placements.wait(pod)
             return
         placements.bind(pod)
-        self._join(pod)
+        self._join(pod, named)
         self.stale.pod(pod)
         if _is_settled(pod, self._held_counts):
             placements.settling.pop(pod.uid, None)
         elif before is None or not before.node:
             placements.settle(pod.uid, now)
+
+    def renew(self, before: PodRecord, pod: PodRecord) -> None:
+        """A known pod has another version, in which nothing else has changed."""
+        self.stale.try_again(pod.node)
+        self.records[pod.uid] = pod
+        self.gangs.renew(before, pod)
 
     def _stays(self, before: PodRecord, pod: PodRecord) -> bool:
         """Whether a known pod is bound as before, and all that is held of it is in place."""
@@ -158,20 +164,17 @@ class Pods:
         if not named or works != (uid in self.workloads):
             self.workloads.remove(uid)
             if works:
-                self.workloads.add(pod)
+                self.workloads.add(pod, self.gangs.ref(pod))
         asks = amounts and _requirements(before) == _requirements(pod)
         if named and asks:  # the labels are the same, so the budgets are
             self.gangs.renew(before, pod)
-            self.budgets.renew(pod)
             return False
         row = self.rows.get(uid)
         if row is not None:
             self._table.mark(row, 0, 0, 0)  # no row names a number that is free, whatever fails until it is written
         self.gangs.remove(uid)
-        self.gangs.add(pod)
-        if labels:
-            self.budgets.renew(pod)
-        else:
+        self.gangs.add(pod, self.gangs.ref(pod))
+        if not labels:
             self.budgets.remove(before)
             self.budgets.add(pod)
         if not asks:
@@ -243,9 +246,10 @@ class Pods:
 
     # -- what a bound pod belongs to, as numbers in the table -----------------------------------------------------
 
-    def _join(self, pod: PodRecord) -> None:
-        """Find the numbers of a bound pod. They are written with its row, and the gang's when the gang is read."""
-        self.gangs.add(pod)
+    def _join(self, pod: PodRecord, named: gangs.Ref | None) -> None:
+        """Find the numbers of a bound pod, which names that gang. They are written with its row, and the gang's when
+        the gang is read."""
+        self.gangs.add(pod, named)
         self.budgets.add(pod)
         self.requirements.add(pod, self.amounts.of(pod))
 
@@ -346,9 +350,9 @@ class Pods:
         for pod in pods:
             self._owners.add(pod, self.gangs.objects)
         for pod in in_workloads:
-            self.workloads.add(pod)
+            self.workloads.add(pod, self.gangs.ref(pod))
         for pod in bound:
-            self._join(pod)
+            self._join(pod, self.gangs.ref(pod))
             self.stale.pods[pod.uid] = None
 
 

@@ -65,7 +65,7 @@ def test_sets_are_those_that_selectors_state(seed: int, monkeypatch: pytest.Monk
     world.node("n", 8)
     stated = [{key: rng.choice(VALUES) for key in rng.sample(LABELS, rng.randint(0, len(LABELS)))} for _ in range(8)]
     pods = pods_of(world, stated)
-    budgets = Budgets({(pod.namespace, pod.name): pod.uid for pod in pods})
+    budgets = Budgets({pod.uid: pod for pod in pods}, {(pod.namespace, pod.name): pod.uid for pod in pods})
     kept: dict[str, PdbRecord] = {}
     numbers: dict[str, int] = {}
     for pod in pods[:6]:
@@ -98,7 +98,7 @@ def test_a_pod_is_compared_with_so_many_budgets_at_most(world: World, monkeypatc
     """A tenant may write thousands of budgets that no label rules out."""
     world.node("n", 8)
     [pod] = pods_of(world, [{"app": "a"}])
-    budgets = Budgets({})
+    budgets = Budgets({pod.uid: pod}, {})
     budgets.add(pod)
     compared: list[str] = []
     matches = Selector.matches
@@ -133,7 +133,7 @@ def test_a_selector_with_many_values_is_found_by_its_label_and_looks_none_of_the
     world = World()
     world.node("n", 8)
     [pod] = pods_of(world, [{"app": "v7"}])
-    budgets = Budgets({("team", pod.name): pod.uid})
+    budgets = Budgets({pod.uid: pod}, {("team", pod.name): pod.uid})
     budgets.add(pod)
     values = ManyValues(Value(f"v{number}") for number in range(10_000))
     budgets.set(budget("b", Requirement("app", operator, values)), "set", 0.0)

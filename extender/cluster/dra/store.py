@@ -171,6 +171,8 @@ class DraStore:
 
     def gone(self, uid: str) -> None:
         """The pod is deleted."""
+        if not self.claims.knows(uid):
+            return
         self._mark(*self.claims.touched(uid))
         self.claims.forget(uid)
         self._moved(uid)
