@@ -66,7 +66,7 @@ def read(
     likely = pending = 0
     for pod, count in silent:
         planned = stated_mask(pod, PLAN)
-        possible = planned.bit_count() == count and not planned & ~(free & ~likely)
+        possible = bool(planned) and planned.bit_count() == count and not planned & ~(free & ~likely)
         if len(silent) == 1 and not unknown and count == free.bit_count():
             sure |= free
             how = "planned" if possible else "predicted"

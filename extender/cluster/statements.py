@@ -52,8 +52,10 @@ _listed = lru_cache(maxsize=4096)(_read)
 
 def stated_mask(pod: PodRecord, annotation: str) -> int:
     """The GPUs that an annotation of the pod names, as a bit mask; 0 where it names none, or is invalid."""
-    text = pod.annotations.get(annotation, "")
-    return (_mask(text) if len(text) <= SHORT else mask_of(indices(text) or ())) if text else 0
+    text = pod.annotations.get(annotation)
+    if not text:
+        return 0
+    return _mask(text) if len(text) <= SHORT else mask_of(indices(text) or ())
 
 
 @lru_cache(maxsize=4096)
@@ -81,7 +83,7 @@ def count_of(pod: PodRecord, resource: str) -> int:
     for name, count in pod.gpus:
         if name == resource:
             total += count
-    return min(MOST, total)
+    return total if total < MOST else MOST
 
 
 def planned_text(pod: PodRecord, resource: str, gpus: int) -> str:
