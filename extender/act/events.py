@@ -148,19 +148,21 @@ class EventRecorder(Controller):
         victims: Sequence[Any] = [victim for victim in detail.get("victims", ()) if isinstance(victim, Mapping)]
         price = price_text(detail)
         evictions = f"{how_many(len(victims))} to leave node {plan.node} for this one: {named(victims)}"
+        plan_id, action = plan.id, "Evicting" if plan.own else "Preempting"
+        leaves = f"has to leave node {plan.node} for {plan.pod} (priority {plan.priority:,})"
         for victim in victims:
             self.tell(
                 Regarding("Pod", victim["namespace"], victim["name"], victim["uid"]),
                 "ChosenAsVictim",
-                "Evicting" if plan.own else "Preempting",
-                f"plan {plan.id}: has to leave node {plan.node} for {plan.pod} (priority {plan.priority:,}); {price}",
+                action,
+                f"plan {plan_id}: {leaves}; {price}",
                 related=preemptor,
             )
         self.tell(
             preemptor,
             "EvictionPlanned" if plan.own else "PreemptionPlanned",
-            "Evicting" if plan.own else "Preempting",
-            f"plan {plan.id}: {evictions}; {price}",
+            action,
+            f"plan {plan_id}: {evictions}; {price}",
         )
 
     def about(self, plan: Reservation, reason: str, note: str, *, warning: bool = True) -> None:

@@ -119,6 +119,8 @@ class AnnotationLimits:
 
     def protected_ms(self, pod: PodRecord) -> int:
         """Until when the pod is never a victim, as progress.protected_ms returns it."""
+        if progress.PROTECT not in pod.annotations and pod.priority_class not in self._minimum_run:
+            return 0
         return progress.protected_ms(pod, self._minimum_run, self.of(pod).protect_for_seconds)
 
     def restart_seconds(self, pod: PodRecord) -> int:
@@ -157,6 +159,13 @@ class AnnotationLimits:
     ) -> Iterator[Bounded]:
         """The claims of a pod that do not count as written. `running`: the running members of its gang; `apart`:
         whether pods of other teams name the same gang; `now_ms`: milliseconds since 1970, 0 where it is not known."""
+        if pod.annotations:
+            yield from self._times(pod, now_ms)
+        yield from self._gang_min(pod, running)
+        if apart and (named := gangs.ref(pod, {})) is not None:
+            yield self._apart(pod, named)
+
+    def _times(self, pod: PodRecord, now_ms: int) -> Iterator[Bounded]:
         notes = pod.annotations
         protect, restart = progress.duration(notes.get(progress.PROTECT, "")), notes.get(progress.RESTART, "")
         most, setting = self._bound(pod, "protect_for_seconds")
@@ -174,9 +183,6 @@ class AnnotationLimits:
             yield Bounded(progress.CHECKPOINT, text, f"counts as {rfc3339(pod.start)}, the pod's start")
         elif saved > now_ms > 0:
             yield Bounded(progress.CHECKPOINT, text, f"counts as {rfc3339(now_ms / 1000)}, now: it is in the future")
-        yield from self._gang_min(pod, running)
-        if apart and (named := gangs.ref(pod, {})) is not None:
-            yield self._apart(pod, named)
 
     def _saves(self, pod: PodRecord) -> Iterator[Bounded]:
         """A longer time does not count as the bound: a pod that ends within the bound would lose its work."""

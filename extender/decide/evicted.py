@@ -9,10 +9,10 @@ tenant whose pods are evicted by thousands displaces its own.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from msgspec.structs import replace as with_fields
+import msgspec
+from msgspec.structs import replace
 
 from extender.cluster.cluster import ClusterView
 from extender.cluster.listener import Listener
@@ -37,8 +37,7 @@ OTHERS: Final = {
 """By the reason of DisruptionTarget: what evicts, and why."""
 
 
-@dataclass(frozen=True, slots=True)
-class Cause:
+class Cause(msgspec.Struct, frozen=True):
     """Why pods are evicted, together. None: not known."""
 
     evictor: str | None  # what evicts them
@@ -51,8 +50,7 @@ class Cause:
     plan: str = ""  # the name of the reservation, "" without one
 
 
-@dataclass(frozen=True, slots=True)
-class EvictedPod:
+class EvictedPod(msgspec.Struct, frozen=True):
     """A victim."""
 
     pod: PodRecord  # as it was, without what tenants make long
@@ -174,7 +172,7 @@ def _is_late(at: float | None, since: float | None) -> bool:
 
 def _slim(pod: PodRecord) -> PodRecord:
     """The pod without what a tenant can make long."""
-    return with_fields(
+    return replace(
         pod,
         labels={},
         annotations={},

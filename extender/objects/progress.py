@@ -88,7 +88,9 @@ class Saving(NamedTuple):
         """What counts for a preemptor that waits so many seconds at most until its victims have saved; 0: it does not
         ask."""
         asked = self.when_asked if self.when_asked <= most_wait > 0 else -1
-        return min((seconds for seconds in (self.on_termination, asked) if seconds >= 0), default=-1)
+        if asked < 0 or self.on_termination < 0:
+            return max(asked, self.on_termination)
+        return min(asked, self.on_termination)
 
 
 NOT_SAVING = Saving()

@@ -214,12 +214,13 @@ def quota_amounts(
     Source: pkg/quota/v1/evaluator/core/pods.go and component-helpers ``resource.PodLimits`` (Kubernetes 1.37). What is
     no quantity counts as absent.
     """
-    containers, number = spec.containers or (), len(spec.containers or ())
-    stated = [_stated(container.resources) for container in (*containers, *(spec.init_containers or ()))]
+    stated = [_stated(container.resources) for container in spec.containers or ()]
+    first = [_stated(container.resources) for container in spec.init_containers or ()]
     totals = [
-        _aggregate(spec, *([amounts[kind] for amounts in part] for part in (stated[:number], stated[number:])))
+        _aggregate(spec, [amounts[kind] for amounts in stated], [amounts[kind] for amounts in first])
         for kind in (REQUESTS, LIMITS)
     ]
+    stated += first
     whole = _stated(spec.resources)
     overhead = _readable(spec.overhead)
     totals[REQUESTS].update(whole[REQUESTS])
@@ -238,6 +239,12 @@ def quota_amounts(
 REQUESTS, LIMITS = 0, 1
 _LIMITED: Final = ("cpu", "memory", "ephemeral-storage")
 """The resources of which quotas count limits, too."""
+_KINDS: Final = (
+    ("requests.cpu", REQUESTS, "cpu"),
+    ("requests.memory", REQUESTS, "memory"),
+    ("limits.cpu", LIMITS, "cpu"),
+    ("limits.memory", LIMITS, "memory"),
+)
 _Stated = tuple[Amounts, Amounts]
 """Requests and limits, requests with the API server's defaults."""
 
@@ -259,17 +266,12 @@ def _readable(resources: schema.Resources) -> Amounts:
 
 
 def _unstated(stated: Sequence[_Stated]) -> tuple[str, ...]:
-    kinds = (("requests", REQUESTS), ("limits", LIMITS))
-    return tuple(
-        f"{text}.{name}"
-        for text, kind in kinds
-        for name in ("cpu", "memory")
-        if any(name not in amounts[kind] for amounts in stated)
-    )
+    every = len(stated)
+    return tuple([text for text, kind, name in _KINDS if sum([name in part[kind] for part in stated]) < every])
 
 
 def _best_effort(stated: Sequence[_Stated]) -> bool:
-    return not any(part[kind].get(name) for part in stated for kind in (REQUESTS, LIMITS) for name in ("cpu", "memory"))
+    return not any(part[kind].get(name) for part in stated for _, kind, name in _KINDS)
 
 
 def _names(spec: schema.PodSpec) -> set[str]:

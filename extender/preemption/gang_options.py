@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 from operator import add, gt
 from typing import TYPE_CHECKING, Any, Protocol
@@ -619,7 +619,7 @@ class Options:
                 request = _times(role.request, n, inquiry.request.priority)
                 preemptor = inquiry.preemptor._replace(request=request, pod=role.pod)
                 until = self._pace.until
-                narrowed = replace(inquiry, preemptor=preemptor, ends=until, rooms=Rooms(until))
+                narrowed = msgspec.structs.replace(inquiry, preemptor=preemptor, ends=until, rooms=Rooms(until))
                 problem = VictimProblem(narrowed, array("i", [row]))
                 for eviction in problem.solve(every=True):
                     uids = [pod.uid for pod in eviction.pods]

@@ -336,7 +336,7 @@ class Preemption:
             rows = array("i", compress(rows, allowed))
         if not rows:
             return _Choice(SearchResult())
-        codes = self._policy.judge(cluster.tables, request, rows)
+        codes = self._policy.judge(cluster.tables, request, rows).tobytes()
         for row, code in zip(rows, codes, strict=True) if 0 in codes else ():
             name = cluster.names[row]
             if (

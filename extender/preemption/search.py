@@ -10,11 +10,11 @@ from __future__ import annotations
 import time
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from ext_core import columns as row_sets
 from ext_core import fit, gather, scout, victims
@@ -67,8 +67,7 @@ class Preemptor(NamedTuple):
     wall: float
 
 
-@dataclass(slots=True)
-class Inquiry:
+class Inquiry(msgspec.Struct):
     """One search. `floor`: uids that have to be among the victims on a node, None = any set will do; `budget`: search
     nodes; `ends`: on this thread's clock, in nanoseconds, 0 = never; `sets`: search nodes examined so far; `rooms`:
     what it knows of other places; `time`: whether it is over; `ceiling`: sets above it are left out."""
@@ -80,8 +79,8 @@ class Inquiry:
     budget: int
     ends: int
     sets: int = 0
-    rooms: Rooms = field(default_factory=Rooms)
-    time: SearchTime = field(default_factory=SearchTime)
+    rooms: Rooms = msgspec.field(default_factory=Rooms)
+    time: SearchTime = msgspec.field(default_factory=SearchTime)
     ceiling: CostCeiling | None = None
 
     @property
@@ -105,8 +104,7 @@ class Inquiry:
         return int(self.preemptor.wall * 1000)
 
 
-@dataclass(frozen=True, slots=True)
-class Eviction:
+class Eviction(msgspec.Struct, frozen=True):
     """The cheapest sufficient victims on one node. `cost`: one number per term, in order; `at`: which candidate;
     `unknown`: terms that the budget did not allow to compute for these pods; they count as 0 where they are unknown."""
 
@@ -221,15 +219,18 @@ class VictimProblem:
 
     def _evictions(self, result: victims.Victims) -> list[Eviction]:
         gathered, rows, cluster = self.gathered, self.rows, self.cluster
+        pods_by_uid, uids = cluster.pods, cluster.pod_rows.uids
         evictions: list[Eviction] = []
         for i in [i for i, status in enumerate(result.status) if PROVED <= status <= BEST_SO_FAR]:
             if i in self.impossible:
                 continue
             chosen = [k for k in range(gathered.start[i], gathered.start[i + 1]) if result.chosen[k]]
             if chosen:
-                pods = tuple(cluster.pods[cluster.pod_rows.uids[gathered.pods[k]]] for k in chosen)
-                cost = tuple(result.cost[t * len(rows) + i] for t in range(len(self.terms)))
-                unknown = any(gathered.ask[k] in self.missing and not gathered.terminating[k] for k in chosen)
+                pods = tuple([pods_by_uid[uids[gathered.pods[k]]] for k in chosen])
+                cost = tuple(result.cost[i :: len(rows)])
+                unknown = self.missing and any(
+                    gathered.ask[k] in self.missing and not gathered.terminating[k] for k in chosen
+                )
                 names = (VictimsStranded.name,) if unknown else ()
                 evictions.append(Eviction(cluster.names[rows[i]], rows[i], pods, cost, i, names))
         evictions.sort(key=lambda eviction: (eviction.cost, eviction.node))  # and the case, as the sort is stable
@@ -351,8 +352,10 @@ def waits_on(
     stand."""
     if best is not None and all(pod.terminating for pod in best.pods):
         return ""
-    pairs = zip(rows, codes, strict=True)
-    near = (row for row, code in pairs if code == GPUS_RELEASING.code or (not code and best is not None))
+    waiting = (GPUS_RELEASING.code,) if best is None else (GPUS_RELEASING.code, 0)
+    if not any(code in codes for code in waiting):  # nearly always
+        return ""
+    near = (row for row, code in zip(rows, codes, strict=True) if code in waiting)
     return next((cluster.names[row] for row in near if _fits_soon(cluster, preemptor, row)), "")
 
 
@@ -522,8 +525,7 @@ FEW_PODS = 10  # of a node, all of whose sets are judged where the search and ou
 TRIES = 4  # searches that leave early; then all candidates are searched to the end
 
 
-@dataclass(frozen=True, slots=True)
-class SearchResult:
+class SearchResult(msgspec.Struct, frozen=True):
     """What a search found."""
 
     evictions: tuple[Eviction, ...] = ()
@@ -733,7 +735,7 @@ def price_alone(cluster: Cluster, policy: Policy, pod: PodRecord, wall: float) -
     request = pod_request.read(pod, cluster)
     if row < 0 or not request.gpus or pod.priority >= HIGHEST_PRIORITY:
         return None
-    above = msgspec.structs.replace(request, priority=pod.priority + 1, links="ignore", nics="ignore", most_wait=0)
+    above = replace(request, priority=pod.priority + 1, links="ignore", nics="ignore", most_wait=0)
     inquiry = Inquiry(cluster, policy, Preemptor(above, pod, 0.0, wall), None, 1 << 20, 0)
     problem = VictimProblem(inquiry, array("i", [row]), by_links=False)
     gathered, uids = problem.gathered, cluster.pod_rows.uids

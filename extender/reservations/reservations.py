@@ -83,7 +83,8 @@ class Reservations:
 
     def current(self, now: float) -> list[Reservation]:
         """Those that are not too old."""
-        return [reservation for reservation in self._of.values() if not self.old(reservation, now)]
+        least = self.seconds  # nearly all are younger than this
+        return [plan for plan in self._of.values() if now - plan.at <= least or not self.old(plan, now)]
 
     def all(self) -> list[Reservation]:
         """The old ones too, which have not been dropped yet."""
@@ -148,8 +149,10 @@ class Releases(Listener):
         self._swept = now, self._cluster.generation
         if self._reservations:
             self._reservations.journal.sweeps(now)
+        pods = self._cluster.pods
         for reservation in self._reservations.all():
-            self.end(reservation, self._over(reservation, self._cluster.pods.get(reservation.uid), now))
+            if cause := self._over(reservation, pods.get(reservation.uid), now):
+                self.end(reservation, cause)
 
     def sweep_plans(self, now: float) -> None:
         """End our own plans of which no victim is evicted, and that leave their pod too little by now: until another

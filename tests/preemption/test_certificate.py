@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from extender.act.reservations import ReservationStore
 from extender.preemption.certificate import how_many

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -281,7 +280,7 @@ def search_victims(judge: Judge, asked: Preemptor, nodes: JudgedNodes) -> Search
     with judge.claims.of(asked.request, asked.now):
         result = judge.search.find(asked, rows, limited=False)
         codes = judge.policy.judge(cluster.tables, asked.request, rows)
-        return replace(result, waits_on=waits_on(cluster, asked, rows, codes, result.best))
+        return msgspec.structs.replace(result, waits_on=waits_on(cluster, asked, rows, codes, result.best))
 
 
 def above_ceiling(judge: Judge, search: SearchResult) -> str:
