@@ -28,10 +28,10 @@ class Slots(SlotCounts):
         fullness: float,
         out: array[float],
     ) -> None:
-        """The cost of placing the request on each row, its GPUs chosen as `placed` does; less is better.
+        """The value of each row, 1 / (1 + cost), its GPUs chosen as `placed` does: 1.0 for what costs nothing.
 
-        Sum over types of price x slots lost, and `fullness` x (CPU left / most CPU of a node + GPUs left / most GPUs
-        of a node) / 2 with the pod on it.
+        Cost: sum over types of price x slots lost, and `fullness` x (CPU left / most CPU of a node + GPUs left / most
+        GPUs of a node) / 2 with the pod on it.
         """
     def placed(
         self, nodes: NodeTable, ask: Ask, rows: array[int], prices: array[float], priced: int, most: int
@@ -53,6 +53,3 @@ def prices(
 
     0 for a type that is not asked for, and for one without slots.
     """
-
-def values(costs: array[float]) -> None:
-    """1 / (1 + cost) in place of each cost: 1.0 for what costs nothing, the same order."""

@@ -53,6 +53,8 @@ cdef class _Kept:
     cdef int64_t *edition   # [row] of the types that the lists speak of
     cdef int32_t *lists     # [row, width] -1 = no such way
     cdef mask_t *gpus       # [row, width] what it would take
+    cdef double *left       # [row] as `Slots._left` states it
+    cdef double most_cpu, most_gpus  # of the largest node, of which `left` is a part
 
     def __cinit__(self, int width):
         self.width = width
@@ -62,9 +64,10 @@ cdef class _Kept:
         c_free(self.edition)
         c_free(self.lists)
         c_free(self.gpus)
+        c_free(self.left)
 
     cdef int64_t bytes(self, int rows):
-        return <int64_t>rows * (2 * sizeof(int64_t) + self.width * (sizeof(int32_t) + sizeof(mask_t)))
+        return <int64_t>rows * (2 * sizeof(int64_t) + sizeof(double) + self.width * (sizeof(int32_t) + sizeof(mask_t)))
 
     cdef int reach(self, int rows) except -1:
         cdef void *made
@@ -86,6 +89,10 @@ cdef class _Kept:
         if made == NULL:
             raise MemoryError()
         self.gpus = <mask_t*>made
+        made = realloc(self.left, rows * sizeof(double))
+        if made == NULL:
+            raise MemoryError()
+        self.left = <double*>made
         memset(self.version + self.rows, 0, (rows - self.rows) * sizeof(int64_t))
         self.rows = rows
         return 0
@@ -152,17 +159,16 @@ cdef class Slots(SlotCounts):
 
     def fill(self, NodeTable nodes, Ask ask, const row_t[::1] rows, const score_t[::1] prices, double fullness,
              score_t[::1] out):
-        """What placing the request on each of `rows` costs, with the cheapest choice of its GPUs.
-
-        The sum over types of price x slots lost, and `fullness` x the mean of the node's CPU and GPUs that are left
+        """The value of each of `rows` for the request, 1 / (1 + cost), with the cheapest choice of its GPUs. The cost:
+        the sum over types of price x slots lost, and `fullness` x the mean of the node's CPU and GPUs that are left
         then, each as a part of the largest node's with GPUs. `prices`: one number a type.
         """
         cdef Py_ssize_t i, n = rows.shape[0]
         cdef Need need = self._need(nodes, ask, prices)
         cdef row_t row
-        cdef int which, gpu
+        cdef int which
         cdef _Kept kept
-        cdef double left, gpus, cost
+        cdef double cost
         check_rows(nodes, rows, out.shape[0])
         kept = self._begin(nodes, need, prices)
         with nogil:
@@ -176,18 +182,8 @@ cdef class Slots(SlotCounts):
                 else:
                     cost = self._cheapest(kept, row, NULL)
                 if fullness > 0.0:
-                    left = 0.0
-                    if self.most_cpu > 0.0:
-                        left += <double>(nodes.free_count(CPU, row) - need.cpu) / self.most_cpu
-                    gpu = nodes.gpu[row]
-                    if self.most_gpus > 0.0 and gpu >= 0:
-                        gpus = <double>(nodes.free_count(gpu, row)
-                                        - (need.devices * need.share if need.resource == gpu else 0))
-                        if nodes.units[row] != 1:  # a division takes longer than all else here
-                            gpus /= nodes.units[row]
-                        left += gpus / self.most_gpus
-                    cost += fullness * (0.5 * left)
-                out[i] = cost
+                    cost += fullness * (0.5 * kept.left[row])
+                out[i] = 1.0 / (1.0 + (cost if cost > 0.0 else 0.0))
 
     def placed(self, NodeTable nodes, Ask ask, const row_t[::1] rows, const score_t[::1] prices, int priced, int most):
         """(masks, costs). masks: uint32, the GPUs that the cheapest placement takes on each of `rows`; 0: positions not
@@ -246,6 +242,9 @@ cdef class Slots(SlotCounts):
         cdef _Kept kept = self._kept(need)
         self.call += 1
         kept.used = self.call
+        if kept.most_cpu != self.most_cpu or kept.most_gpus != self.most_gpus:
+            kept.most_cpu, kept.most_gpus = self.most_cpu, self.most_gpus
+            memset(kept.version, 0, kept.rows * sizeof(int64_t))
         self._pay(prices)
         return kept
 
@@ -322,6 +321,19 @@ cdef class Slots(SlotCounts):
                     way[0] = w
         return best
 
+    cdef double _left(self, row_t row, Need need) noexcept nogil:
+        """The node's CPU and GPUs that are left with the request on it, each as a part of the largest node's. Kept: the
+        divisions would take longer than all else in `fill`."""
+        cdef double left = 0.0, gpus
+        cdef int gpu = self.nodes.gpu[row]
+        if self.most_cpu > 0.0:
+            left += <double>(self.nodes.free_count(CPU, row) - need.cpu) / self.most_cpu
+        if self.most_gpus > 0.0 and gpu >= 0:
+            gpus = <double>(self.nodes.free_count(gpu, row)
+                            - (need.devices * need.share if need.resource == gpu else 0))
+            left += gpus / self.nodes.units[row] / self.most_gpus
+        return left
+
     cdef int _lose(self, _Kept kept, row_t row, Need need) except -1 nogil:
         """Bring what the request would take of a row up to date, in each way that may be the cheapest."""
         cdef State state
@@ -342,6 +354,7 @@ cdef class Slots(SlotCounts):
                     self._way(kept, at + way, &state, need, kept.gpus[at + way], kept.edition[row])
         else:
             self._ways(kept, at, &state, need)
+        kept.left[row] = self._left(row, need)
         kept.version[row] = self.nodes.version[row]
         kept.edition[row] = self.edition
         return 0
@@ -563,11 +576,3 @@ def prices(const score_t[::1] weights, const score_t[::1] sizes, const int64_t[:
         if total > 0.0:
             for t in range(n):
                 out[t] /= total
-
-
-def values(score_t[::1] costs):
-    """Costs (0 or more) as a scorer's values in place: 1 / (1 + cost), which keeps their order."""
-    cdef Py_ssize_t i
-    with nogil:
-        for i in range(costs.shape[0]):
-            costs[i] = 1.0 / (1.0 + (costs[i] if costs[i] > 0.0 else 0.0))

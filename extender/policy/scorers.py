@@ -259,9 +259,7 @@ class Fragmentation:
 
     def fill(self, tables: Tables, request: PodRequest, rows: array[int], out: array[float]) -> None:
         """Writes the value of each of `rows`, 0.0 to 1.0, into `out`."""
-        prices = self.prices(tables)
-        tables.demand.slots.fill(tables.nodes, request.ask, rows, prices, FULLNESS, out)
-        slots.values(out)
+        tables.demand.slots.fill(tables.nodes, request.ask, rows, self.prices(tables), FULLNESS, out)
 
     def prices(self, tables: Tables) -> array[float]:
         """float64, one a type of `tables.demand`."""

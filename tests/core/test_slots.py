@@ -145,6 +145,22 @@ def test_costs_and_choices(
             call(world.twin_nodes, change)
 
 
+@pytest.mark.parametrize("larger", [(128_000, 8), (64_000, 16)])
+def test_what_is_left_is_a_part_of_the_largest_node_that_has_come(larger: tuple[int, int]) -> None:
+    nodes, ask, rows = NodeTable(R, SHAPES), asking(GPU, 1, 1, 0, 0, "ignore"), array("i", [0])
+    values, kept, fresh = [], slots.Slots(), slots.Slots()
+    kept.set_types([(GPU, 1, 1, 0, 0, ALL, 0)])
+    for row, (cpu, gpus) in enumerate([(64_000, 8), larger]):
+        nodes.add(row)
+        nodes.set_node(row, NodeFacts((cpu, 1 << 40, 110, gpus, 0), GPU, 0, (1 << gpus) - 1, 4, 1))
+        fresh.set_types([(GPU, 1, 1, 0, 0, ALL, 0)])  # what it keeps of rows counts no more
+        for counted in (kept, fresh):
+            out = column(1)
+            counted.fill(nodes, ask, rows, array("d", [1.0]), 0.1, out)
+            values.append(out[0])
+    assert values[0] == values[1] != values[2] == values[3]
+
+
 @pytest.mark.parametrize("units", [1, 4])
 def test_a_type_that_comes_later_is_lost_as_if_it_had_always_been_there(units: int) -> None:
     nodes = NodeTable(R, SHAPES)
@@ -269,14 +285,3 @@ def test_prices_by_hand() -> None:
     slots.prices(array("d", [1, 1, 0]), array("d", [1, 4, 1]), array("q", [4, 1, 0]), 1.0, 0.5, out)
     # 1 / 4^.5 = .5 and 4 / 1: of 4.5 together
     assert out.tolist() == [0.5 / 4.5, 4.0 / 4.5, 0.0]
-
-
-@given(st.lists(st.floats(-1, 1e300)))
-def test_values_keep_the_order(costs: list[float]) -> None:
-    out, wanted = array("d", costs), list(costs)
-    slots.values(out)
-    plain.values(wanted)
-    assert out.tolist() == wanted
-    assert all(0.0 <= value <= 1.0 for value in wanted)
-    for (a, x), (b, y) in zip(*[zip(costs, wanted, strict=True)] * 2, strict=False):
-        assert (a <= b) <= (x >= y)

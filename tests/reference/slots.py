@@ -111,6 +111,7 @@ class Slots:
                 left += spare / nodes.columns["units"][row] / most_gpus
             if fullness > 0:
                 out[i] += fullness * (0.5 * left)
+            out[i] = 1.0 / (1.0 + max(out[i], 0.0))
 
     def placed(
         self, nodes: NodeTable, ask: Ask, rows: list[int], prices: list[float], priced: int, most: int
@@ -279,8 +280,3 @@ def prices(
     if total > 0:
         for t in range(len(out)):
             out[t] /= total
-
-
-def values(costs: list[float]) -> None:
-    for i, cost in enumerate(costs):
-        costs[i] = 1.0 / (1.0 + max(0.0, cost))
