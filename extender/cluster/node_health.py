@@ -64,16 +64,10 @@ class _Start:
         return self.running is not None and now - self.running >= SOUND_SECONDS
 
 
-@dataclass(slots=True)
-class NodeHealth:
-    """Fed with every change of a GPU pod; `stale` has the nodes whose doubt must be written anew; `verdicts`: for whom
-    each node is rejected."""
+@dataclass(slots=True, kw_only=True)
+class HealthMemory:
+    """What was seen so far. Nothing else tells it, so a record has it whole."""
 
-    limits: FailureLimits = field(default_factory=FailureLimits)
-    reject: pod_failures.Reject = "all"
-    stale: set[str] = field(default_factory=set)
-    verdicts: NodeRejections = field(init=False)
-    counts: dict[What, int] = field(default_factory=lambda: dict.fromkeys(get_args(What), 0))  # since the start
     _failures: Failures = field(default_factory=Failures)
     _starts: dict[str, _Start] = field(default_factory=dict)
     _running: list[tuple[float, str]] = field(default_factory=list)  # (when it has run long enough, uid), a heap
@@ -85,6 +79,18 @@ class NodeHealth:
     _faded: float = float("-inf")
     _fading: list[str] = field(default_factory=list)  # nodes whose turn is to come
     _ticked: float = 0.0
+
+
+@dataclass(slots=True)
+class NodeHealth(HealthMemory):
+    """Fed with every change of a GPU pod; `stale` has the nodes whose doubt must be written anew; `verdicts`: for whom
+    each node is rejected."""
+
+    limits: FailureLimits = field(default_factory=FailureLimits)
+    reject: pod_failures.Reject = "all"
+    stale: set[str] = field(default_factory=set)
+    verdicts: NodeRejections = field(init=False)
+    counts: dict[What, int] = field(default_factory=lambda: dict.fromkeys(get_args(What), 0))  # since the start
 
     def __post_init__(self) -> None:
         self._failures.limits = self.limits

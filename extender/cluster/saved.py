@@ -7,14 +7,15 @@ tables; and what depends on the past: since when pods settle, which device plugi
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import fields, replace
 from functools import partial
 
 import msgspec
 
 from extender.cluster.cluster import Cluster
 from extender.cluster.demand import Forecast, Kind
-from extender.cluster.node_health import HealthColumns, NodeHealth, _Start
-from extender.cluster.pod_failures import Failure
+from extender.cluster.node_health import HealthColumns, HealthMemory, NodeHealth
+from extender.cluster.pod_failures import Failures
 from extender.objects import records, schema
 from extender.objects.records import Event, NodeRecord, Record
 
@@ -34,7 +35,7 @@ class SavedCluster(msgspec.Struct, frozen=True, array_like=True):
     lost: list[str]
     plans_come: bool
     wall_ms: int
-    health: SavedHealth
+    health: msgspec.Raw  # a `HealthMemory`
     demand: SavedDemand
 
 
@@ -184,62 +185,26 @@ def restore_demand(forecast: Forecast, saved: SavedDemand) -> None:
 # -- what is remembered of pods that failed ----------------------------------------------------------------------------
 
 
-class SavedHealth(msgspec.Struct, frozen=True, array_like=True):
-    """The failures of each node by the tenant that they count for, and the pods that have not shown whether they live.
-    The fields are those of `NodeHealth` and its `Failures`."""
-
-    failures: list[tuple[str, list[tuple[str, list[Failure]]]]]
-    nodes_of: list[tuple[str, list[str]]]
-    sound: dict[str, float]
-    starts: dict[str, _Start]
-    running: list[tuple[float, str]]
-    expiring: list[tuple[float, str]]
-    left: list[tuple[str, float, _Start | None]]
-    judged: list[tuple[str, float]]
-    blamed: list[tuple[str, str, float]]
-    faded: float
-    fading: list[str]
-    ticked: float
-
-
-def save_health(health: NodeHealth, columns: HealthColumns, now: float) -> SavedHealth:
+def save_health(health: NodeHealth, columns: HealthColumns, now: float) -> msgspec.Raw:
     """What is remembered. The columns are brought up to date first: a cluster with the same memory writes the same."""
     _rewrite(health, columns, now)
-    failures = health._failures
-    return SavedHealth(
-        [(node, [(key, list(held)) for key, held in of.items()]) for node, of in failures._on.items()],
-        [(key, list(nodes)) for key, nodes in failures._of.items()],
-        dict(failures._sound),
-        dict(health._starts),
-        list(health._running),
-        list(health._expiring),
-        [(uid, at, start) for uid, (at, start) in health._left.items()],
-        [(uid, at) for uid, (at, _) in health._judged.items()],
-        [(*key, at) for key, (at, _) in health._blamed.items()],
-        health._faded,
-        list(health._fading),
-        health._ticked,
-    )
+    memory = HealthMemory(**{part.name: getattr(health, part.name) for part in fields(HealthMemory)})
+    return msgspec.Raw(msgspec.msgpack.encode(memory))
 
 
-def restore_health(health: NodeHealth, columns: HealthColumns, saved: SavedHealth, now: float) -> None:
+def restore_health(health: NodeHealth, columns: HealthColumns, saved: msgspec.Raw, now: float) -> None:
     """Have this remembered, and nothing else."""
-    failures = health._failures
-    failures._on = {node: {key: list(held) for key, held in of} for node, of in saved.failures}
-    failures._of = {key: dict.fromkeys(nodes) for key, nodes in saved.nodes_of}
-    failures._sound = dict(saved.sound)
-    failures._counts = {}
-    failures._sum = 0
-    for of in failures._on.values():
-        for key, held in of.items():
-            failures._count(key, len(held))
-    health._starts = dict(saved.starts)
-    health._running, health._expiring = list(saved.running), list(saved.expiring)
-    health._left = {uid: (at, start) for uid, at, start in saved.left}
-    health._judged = {uid: (at, None) for uid, at in saved.judged}
-    health._blamed = {(namespace, owner): (at, None) for namespace, owner, at in saved.blamed}
+    memory = msgspec.msgpack.decode(saved, type=HealthMemory)
+    _take(health._failures, replace(memory._failures, limits=health.limits))
+    _take(health, replace(memory, _failures=health._failures, _faded=now, _fading=[]))  # nothing fades in between
     _rewrite(health, columns, now)
-    health._faded, health._fading, health._ticked = saved.faded, list(saved.fading), saved.ticked
+    health._faded, health._fading = memory._faded, memory._fading
+
+
+def _take(part: object, saved: Failures | HealthMemory) -> None:
+    """Give a part of the health the fields of what was saved."""
+    for named in fields(saved):
+        setattr(part, named.name, getattr(saved, named.name))
 
 
 def _rewrite(health: NodeHealth, columns: HealthColumns, now: float) -> None:

@@ -17,6 +17,7 @@ import msgspec
 import orjson
 
 from extender.cluster.cluster import Cluster, ClusterView
+from extender.cluster.node_health import HealthMemory
 from extender.cluster.saved import SavedCluster
 from extender.decide import wire
 from extender.decide.decisions import (
@@ -269,7 +270,7 @@ def form() -> str:
     """Names the fields of all entries and records: another program version may have others, and cannot read them."""
     every = [
         *_RECORDS, Batch, Tick, Sweep, Store, Start, Choice, Reply, Asked, UnderWay, Remembered, Snapshot, Objects,
-        SavedCluster, Reservation, AssumedPod, Seat, Held, Attempt,
+        SavedCluster, HealthMemory, Reservation, AssumedPod, Seat, Held, Attempt,
     ]  # fmt: skip
     return hashlib.sha256("".join(map(_fields, every)).encode()).hexdigest()[:16]
 
