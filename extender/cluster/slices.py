@@ -29,6 +29,22 @@ def at_once(result: T) -> Sliced[T]:
     yield
 
 
+class Tally:
+    """Counts what a slice looks at."""
+
+    def __init__(self, most: int = STEP) -> None:
+        """`most`: that one slice looks at, or a few more."""
+        self._most, self._seen = most, 0
+
+    def full(self, more: int = 1) -> bool:
+        """Whether others may run now: with so many `more` the slice has looked at enough, and the next one begins."""
+        self._seen += more
+        if self._seen < self._most:
+            return False
+        self._seen = 0
+        return True
+
+
 class Timed(Iterator[T]):
     """The slices of some work, and how long they took: `spent`, in the seconds of `clock`; pauses do not count."""
 

@@ -29,7 +29,7 @@ from math import inf
 from operator import attrgetter
 from typing import Final, Literal, NamedTuple
 
-from extender.cluster.slices import RUN, Sliced, at_once, pauses
+from extender.cluster.slices import RUN, Sliced, Tally, at_once, pauses
 from extender.objects.gangs import OUR_SIZE, Ref
 from extender.queue.gang import MOST_SEATS, WaitingGang
 from extender.queue.gang_runs import Ending, LearnedEnd, prefixes
@@ -191,11 +191,9 @@ class _Schedule:
             if self.decision.head is not None:
                 break
         others = yield from behind([gang for gang, _ in gangs], self.situation.now)
-        seen = 0
+        tally = Tally(RUN)
         for gang in others:
-            seen += 8 + len(gang.pods)  # what a gang of one pod costs is eight times what one more pod does
-            if seen >= RUN:
-                seen = 0
+            if tally.full(8 + len(gang.pods)):  # what a gang of one pod costs is eight times what one more pod does
                 yield None
             yield from self._start(gang)
         return self.decision

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from extender.cluster.cluster import ClusterView
 from extender.cluster.gangs import mixes_models
-from extender.cluster.slices import STEP, Sliced, collected, finish, in_order, pauses
+from extender.cluster.slices import STEP, Sliced, Tally, collected, finish, in_order, pauses
 from extender.objects import gangs, queueing
 from extender.objects.gangs import Ref
 from extender.objects.queueing import GATE, Domain, rank_of
@@ -325,16 +325,15 @@ def waits(cluster: ClusterView, stand_ins: StandIns | None = None) -> Sliced[lis
         if (pod := cluster.pods.get(uid)) is not None:
             by_gang.setdefault(cluster.workloads.gang_of(uid) or _ref_of_single(pod), []).append(uid)
     waiting_gangs: list[WaitingGang] = []
-    seen = 0
+    tally = Tally()
     for named, uids in by_gang.items():
-        seen += len(uids)
-        if seen >= STEP:
-            seen = 0
+        if tally.full(len(uids)):
             yield
         if pods := [cluster.pods[uid] for uid in uids if uid in cluster.placements.queued]:
             gangs_now = yield from _gangs(cluster, stand_ins, named, pods)
-            seen += sum([len(gang.pods) for gang in gangs_now])  # stand-ins are made of a few pods
             waiting_gangs += gangs_now
+            if tally.full(sum([len(gang.pods) for gang in gangs_now])):  # stand-ins are made of a few pods
+                yield
     return waiting_gangs
 
 

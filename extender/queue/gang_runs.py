@@ -21,7 +21,7 @@ from operator import is_
 from typing import Final, NamedTuple
 
 from extender.cluster.cluster import ClusterView
-from extender.cluster.slices import RUN, STEP, Sliced, collected, in_order, pauses
+from extender.cluster.slices import RUN, STEP, Sliced, Tally, collected, in_order, pauses
 from extender.cluster.tables import FIRST_GPU
 from extender.objects import gangs
 from extender.objects.gangs import Ref
@@ -73,27 +73,25 @@ class GangRuns:
         since 1970, when a pod begins that has not."""
         cluster, before = self._cluster, self._known
         pods: dict[tuple[Ref, str], list[PodRecord]] = {}
-        seen = 0
+        tally = Tally()
         for node in list(cluster.gpus.topologies):
+            seen = 0
             for pod in cluster.pods_on(node) if cluster.row(node) >= 0 else ():
                 seen += 1
                 if pod.gpus:
                     named = None if cluster.gangs.of(pod) is None else cluster.workloads.gang_of(pod.uid)
                     pods.setdefault((NO_GANG, pod.uid) if named is None else (named, ""), []).append(pod)
-            if seen >= STEP:
-                seen = 0
+            if tally.full(seen):
                 yield
         known: dict[tuple[Ref, str], _KnownRun] = {}
         for key, own in pods.items():
-            old = before.get(key)
-            seen += len(own)
+            old, seen = before.get(key), len(own)
             if old is not None and len(old.pods) == len(own) and all(map(is_, own, old.pods)):
                 known[key] = old
             else:
                 known[key] = _KnownRun(tuple(own), self._run(key[0], own, now))
                 seen += STEP // MANY
-            if seen >= STEP:
-                seen = 0
+            if tally.full(seen):
                 yield
         self._known = known
         return [entry.gang for entry in known.values()] + (yield from self._released(now))
@@ -146,20 +144,18 @@ class GangRuns:
         if self._cluster.settings.queue.backfill_confidence is None:
             return NONE_LEARNED
         ends: dict[str, LearnedEnd] = {}
-        before, seen = self._ends, 0
+        before, tally = self._ends, Tally()
         runs = yield from self.read(now)
         self._ends = {}
         for run in runs:
-            seen += len(run.uids)
-            known = before.get(run.name)
+            known, seen = before.get(run.name), len(run.uids)
             if known is None or known[0] is not run or not _is_fresh(known[1], known[2], now):
                 known = run, self.learned_end(run, now), now
                 seen += STEP // MANY
             self._ends[run.name] = known
             if known[1] is not None:
                 ends.update(dict.fromkeys(run.uids, known[1]))
-            if seen >= STEP:
-                seen = 0
+            if tally.full(seen):
                 yield
         return ends
 
@@ -176,19 +172,17 @@ class GangRuns:
         """The gangs that wait, with what is learned of them; as they are where the setting is not set."""
         if self._cluster.settings.queue.backfill_confidence is None:
             return waiting_gangs
-        before, seen, known_gangs = self._waiting, 0, list[WaitingGang]()
+        before, tally, known_gangs = self._waiting, Tally(), list[WaitingGang]()
         self._waiting = {}
         for gang in waiting_gangs:
-            pods, known = len(gang.pods) + len(gang.members), before.get(gang.ref)
-            seen += 1
+            pods, known, seen = len(gang.pods) + len(gang.members), before.get(gang.ref), 1
             if known is None or known[:2] != (pods, gang.seconds) or not 0.0 <= now - known[3] < FRESH_SECONDS:
                 kind = class_of([*gang.pods, *gang.members], self._cluster.gangs.objects)
                 known = pods, gang.seconds, self._bounds(kind, gang.seconds, now), now
                 seen += STEP // MANY + pods
             self._waiting[gang.ref] = known
             known_gangs.append(gang if known[2] is None else replace(gang, learned=known[2]))
-            if seen >= STEP:
-                seen = 0
+            if tally.full(seen):
                 yield
         return known_gangs
 
@@ -281,9 +275,9 @@ class Endings:
         cluster, before = self._cluster, self._known
         by_uid: dict[str, _Known] = {}
         deadlines: dict[tuple[str, Owner], float] = {}  # of the owners: the pods of one owner are many
-        same, seen = True, 0
+        same, tally = True, Tally()
         for node in list(cluster.gpus.topologies):
-            row = cluster.row(node)
+            row, seen = cluster.row(node), 0
             if row < 0:
                 continue
             for pod in cluster.pods_on(node):
@@ -296,8 +290,7 @@ class Endings:
                 if known is None or known.learned is not end or not _stands(known, pod, row, deadline, cluster, now):
                     known, same = _read(pod, row, deadline, cluster, now, end), False
                 by_uid[pod.uid] = known
-            if seen >= STEP:
-                seen = 0
+            if tally.full(seen):
                 yield
         if not same or len(by_uid) != len(before):
             self._order = yield from _in_order(list(by_uid.values()))
@@ -324,16 +317,15 @@ def without_gpus(cluster: ClusterView, now: float) -> Sliced[list[Ending]]:
     """The bound pods without GPUs on the nodes with GPUs, but those that never end: of a DaemonSet, and static ones. In
     no order. `now`: seconds since the epoch."""
     plain: list[Ending] = []
-    seen = 0
+    tally = Tally()
     for node in list(cluster.gpus.topologies):
-        row = cluster.row(node)
+        row, seen = cluster.row(node), 0
         for pod in cluster.pods_on(node) if row >= 0 else ():
             seen += 1
             if not (pod.gpus or pod.daemon or pod.mirror):
                 at = _end(pod, _or_never(gangs.ends_at(pod, cluster.gangs.objects)), now)
                 plain.append(Ending(pod.uid, row, at if at < inf else None))
-        if seen >= STEP:
-            seen = 0
+        if tally.full(seen):
             yield
     return plain
 

@@ -12,7 +12,7 @@ from typing import Final
 
 from extender.cluster.cluster import Cluster, ClusterView
 from extender.cluster.demand import is_particular
-from extender.cluster.slices import RUN, STEP, Sliced, collected, pauses
+from extender.cluster.slices import RUN, STEP, Sliced, Tally, collected, pauses
 from extender.objects import gangs
 from extender.objects.advance import START_AT, starts_at
 from extender.objects.records import PodRecord
@@ -98,11 +98,9 @@ class _Look:
 
     def read(self, in_order: Sequence[WaitingGang]) -> Generator[None, None, None]:
         """Of which kind each gang is."""
-        seen = 0
+        tally = Tally()
         for gang in in_order:
-            seen += len(gang.pods)
-            if seen >= STEP:
-                seen = 0
+            if tally.full(len(gang.pods)):
                 yield
             kind = gang.ref if gang_name(gang) in self._seated else _kind(gang, self._classes)
             if self._advance and kind is not gang.ref:

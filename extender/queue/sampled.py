@@ -32,7 +32,7 @@ from math import inf
 from typing import Any, Final, NamedTuple
 
 from extender.cluster.cluster import ClusterView
-from extender.cluster.slices import RUN, STEP, Sliced, pauses
+from extender.cluster.slices import RUN, STEP, Sliced, Tally, pauses
 from extender.objects.gangs import Ref
 from extender.queue.backfill import HeadReservation, QueueSituation, TakenSeats, Trial, start_all
 from extender.queue.gang import WaitingGang
@@ -427,7 +427,7 @@ class _Future:
         self._shared: dict[str, float] = {}  # by queue, what SHARED of its gangs draw
         self._started: dict[Ref, float] = {}
         self._begun = 0
-        self._nodes_seen = 0  # in this slice
+        self._nodes = Tally(NODES_STEP)
 
     def run(self, asked: set[Ref]) -> Sliced[dict[Ref, float]]:
         """See `future`."""
@@ -594,9 +594,7 @@ class _Future:
 
     def _seen(self, nodes: int) -> Sliced[None]:
         """So many nodes were looked at, or changed."""
-        self._nodes_seen += nodes
-        if self._nodes_seen > NODES_STEP:
-            self._nodes_seen = 0
+        if self._nodes.full(nodes):
             yield
 
     def _place(self, at: float, gang: WaitingGang, trial: Trial) -> Sliced[FoundPlace | str]:
@@ -679,11 +677,9 @@ class Scenes:
                 free[place] -= gpus
         yield
         hopeful: list[HopefulGang] = []
-        seen = 0
+        tally = Tally()
         for waits in waiting:
-            seen += 8 + len(waits.pods)
-            if seen >= STEP:
-                seen = 0
+            if tally.full(8 + len(waits.pods)):
                 yield
             pools = tuple([numbers[model] for model in models.allowed(waits) if model in numbers])
             kind = class_of([*waits.pods, *waits.members], cluster.gangs.objects)
