@@ -126,8 +126,8 @@ def giving(answer: object) -> Any:
     [
         ("policy.rules.Links.fill", lambda *_: None, "not as stated: pretrain waits"),
         (
-            "policy.costs.WorkLost.term",
-            lambda _, victims: ("sum", array("q", [0] * len(victims.pods))),
+            "policy.costs.work_lost_gpu_seconds.term",
+            lambda victims: ("sum", array("q", [0] * len(victims.pods))),
             "not as stated",
         ),
         ("cluster.cluster.Cluster._set_pod", lambda *_: 1 / 0, "could not apply a write"),

@@ -11,7 +11,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
@@ -188,17 +188,17 @@ class VictimGroups:
 Bound = Literal["priority", "work", ""]
 
 
-class CostTerm(Protocol):
-    """One level of the cost of a set of victims, in one of the forms that the search can bound. `floor`: which bound
-    of `ext_core.scout` its value is never below on a node, "" = it is never below 0."""
+@dataclass(slots=True, eq=False)
+class CostTerm:
+    """One level of the cost of a set of victims, in one of the forms that the search can bound. `term`: ("sum", column)
+    | ("sum", column, what each candidate lacks) | ("max", column) | ("group" | "gang", starts, members, allowance,
+    price) | ("mask", prices per table). `floor`: which bound of `ext_core.scout` its value is never below on a node, ""
+    = it is never below 0."""
 
     name: str
     unit: str
-    floor: Bound
-
-    def term(self, victims: Victims) -> Term:
-        """("sum", column) | ("sum", column, what each candidate lacks) | ("max", column) | ("group" | "gang", starts,
-        members, allowance, price) | ("mask", prices per table)."""
+    term: Callable[[Victims], Term]
+    floor: Bound = ""
 
 
 Labels = Mapping[str, str]

@@ -1,9 +1,10 @@
-"""Cost terms: what evicting is worth, compared lexicographically, less is better. One short class a term."""
+"""Cost terms: what evicting is worth, compared lexicographically, less is better. One short function a term."""
 
 from __future__ import annotations
 
 from array import array
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
 
 from ext_core import gather
 from ext_core.links import LinkShapes
@@ -15,105 +16,77 @@ if TYPE_CHECKING:
 
     from ext_core.victims import Term
 
+COSTS: Final[dict[str, CostTerm]] = {}
+"""The terms by name, in the order in which they are defined here."""
 
-class PdbViolations:
+
+def cost(unit: str, floor: Bound = "") -> Callable[[Callable[[Victims], Term]], CostTerm]:
+    """A function that states the form of a term over the gathered pods, for the search, becomes a term of its name."""
+
+    def of(form: Callable[[Victims], Term]) -> CostTerm:
+        term = COSTS[form.__name__] = CostTerm(form.__name__, unit, form, floor)
+        return term
+
+    return of
+
+
+@cost("victims")
+def pdb_violations(victims: Victims) -> Term:
     """Victims beyond what their PodDisruptionBudget allows, as kube-scheduler counts."""
-
-    name = "pdb_violations"
-    unit = "victims"
-    floor: Bound = ""
-
-    def term(self, victims: Victims) -> Term:
-        """Its form over the gathered pods, for the search."""
-        budgets = victims.budgets
-        price = array("q", [1] * len(budgets.allowance))
-        return ("group", budgets.starts, budgets.members, budgets.allowance, price)
+    budgets = victims.budgets
+    price = array("q", [1] * len(budgets.allowance))
+    return ("group", budgets.starts, budgets.members, budgets.allowance, price)
 
 
-class HighestPriority:
+@cost("priority", floor="priority")
+def highest_victim_priority(victims: Victims) -> Term:
     """The highest priority among the victims that are not terminating already."""
-
-    name = "highest_victim_priority"
-    unit = "priority"
-    floor: Bound = "priority"
-
-    def term(self, victims: Victims) -> Term:
-        """Its form over the gathered pods, for the search."""
-        return ("max", gather.unless(victims.priority, victims.terminating, FREE))
+    return ("max", gather.unless(victims.priority, victims.terminating, FREE))
 
 
-class GangsBroken:
+@cost("gangs")
+def gangs_broken(victims: Victims) -> Term:
     """Gangs of which fewer than their minimum stay running, in all or of a role."""
-
-    name = "gangs_broken"
-    unit = "gangs"
-    floor: Bound = ""
-
-    def term(self, victims: Victims) -> Term:
-        """Its form over the gathered pods, for the search."""
-        gangs = victims.gangs
-        return ("gang", gangs.starts, gangs.members, gangs.allowance, array("q", [1] * len(gangs.allowance)))
+    gangs = victims.gangs
+    return ("gang", gangs.starts, gangs.members, gangs.allowance, array("q", [1] * len(gangs.allowance)))
 
 
-class WorkLost:
+@cost("GPU-seconds", floor="work")
+def work_lost_gpu_seconds(victims: Victims) -> Term:
     """GPUs x time since the last checkpoint (or start), with the restart, of the victims and of all running members of
     broken gangs, each pod once. A pod that saves its work before it ends loses its time to save, if that is less, and
     of the rest the share that its owner's pods are likely to lose."""
-
-    name = "work_lost_gpu_seconds"
-    unit = "GPU-seconds"
-    floor: Bound = "work"
-
-    def term(self, victims: Victims) -> Term:
-        """Its form over the gathered pods, for the search."""
-        of = victims
-        columns = of.gpus, of.start_ms, of.saved_ms, of.restart_s, of.saves_s, of.ignores
-        column = gather.lost(columns, of.now_ms)
-        column = gather.unless(column, victims.terminating, 0)
-        gangs = victims.gangs
-        if not gangs.names:
-            return ("sum", column)
-        return ("gang", gangs.starts, gangs.members, gangs.allowance, victims.gang_work, column)
+    of = victims
+    columns = of.gpus, of.start_ms, of.saved_ms, of.restart_s, of.saves_s, of.ignores
+    column = gather.lost(columns, of.now_ms)
+    column = gather.unless(column, victims.terminating, 0)
+    gangs = victims.gangs
+    if not gangs.names:
+        return ("sum", column)
+    return ("gang", gangs.starts, gangs.members, gangs.allowance, victims.gang_work, column)
 
 
-class Grace:
+@cost("s")
+def grace_seconds(victims: Victims) -> Term:
     """The longest grace period among the victims: how long the preemptor waits."""
-
-    name = "grace_seconds"
-    unit = "s"
-    floor: Bound = ""
-
-    def term(self, victims: Victims) -> Term:
-        """Its form over the gathered pods, for the search."""
-        return ("max", gather.unless(victims.grace_s, victims.terminating, 0))
+    return ("max", gather.unless(victims.grace_s, victims.terminating, 0))
 
 
-class VictimCount:
+@cost("pods")
+def victims(victims: Victims) -> Term:
     """The number of pods that are evicted and were not terminating already."""
-
-    name = "victims"
-    unit = "pods"
-    floor: Bound = ""
-
-    def term(self, victims: Victims) -> Term:
-        """Its form over the gathered pods, for the search."""
-        return ("sum", gather.unless(array("q", [1]) * len(victims.pods), victims.terminating, 0))
+    return ("sum", gather.unless(array("q", [1]) * len(victims.pods), victims.terminating, 0))
 
 
-class FreedBeyond:
+@cost("GPUs")
+def freed_beyond_gpus(victims: Victims) -> Term:
     """GPUs that the victims hold and that were not terminating already, less those that the preemptor lacks there (of a
     gang: in its domain)."""
-
-    name = "freed_beyond_gpus"
-    unit = "GPUs"
-    floor: Bound = ""
-
-    def term(self, victims: Victims) -> Term:
-        """Its form over the gathered pods, for the search."""
-        return ("sum", gather.unless(victims.gpus, victims.terminating, 0), victims.lacking)
+    return ("sum", gather.unless(victims.gpus, victims.terminating, 0), victims.lacking)
 
 
-class LeftoverFragmentation:
+@cost("links x 1000")
+def leftover_fragmentation(victims: Victims) -> Term:
     """Ways to serve linked pods that are lost in what stays free, on machines of up to 8 GPUs whose links differ and
     whose positions are known.
 
@@ -121,15 +94,8 @@ class LeftoverFragmentation:
     rings (ring_links x 1000) in the empty machine, less those in what stays free. Every position is known there, or
     must be, since the pod requires links.
     """
-
-    name = "leftover_fragmentation"
-    unit = "links x 1000"
-    floor: Bound = ""
-
-    def term(self, victims: Victims) -> Term:
-        """Its form over the gathered pods, for the search."""
-        tables: list[Buffer] = [*victims.leftover]
-        return ("mask", tables)
+    tables: list[Buffer] = [*victims.leftover]
+    return ("mask", tables)
 
 
 def prices(shapes: LinkShapes, shape: int, gpus: int, wanted: int) -> array[int]:
@@ -143,32 +109,10 @@ def prices(shapes: LinkShapes, shape: int, gpus: int, wanted: int) -> array[int]
     return table
 
 
-class VictimsStranded:
+@cost("pods")
+def victims_stranded(victims: Victims) -> Term:
     """Victims that fit on no other node now, by count of GPUs, CPU and memory, node affinity and tolerations.
 
     Links and other wishes of the victims are not looked at.
     """
-
-    name = "victims_stranded"
-    unit = "pods"
-    floor: Bound = ""
-
-    def term(self, victims: Victims) -> Term:
-        """Its form over the gathered pods, for the search."""
-        return ("sum", victims.stranded)
-
-
-COSTS: dict[str, type[CostTerm]] = {
-    cost.name: cost
-    for cost in (
-        PdbViolations,
-        HighestPriority,
-        GangsBroken,
-        WorkLost,
-        Grace,
-        VictimCount,
-        FreedBeyond,
-        LeftoverFragmentation,
-        VictimsStranded,
-    )
-}
+    return ("sum", victims.stranded)

@@ -51,7 +51,7 @@ class Policy:
                 scorer = Packing(weights.gpu, weights.cpu, weights.memory)
             scorers.append((scorer, entry.weight))
         self.scorers = tuple(scorers)
-        self.costs = tuple(COSTS[name]() for name in settings.costs)
+        self.costs = tuple(COSTS[name] for name in settings.costs)
 
     def now(self) -> Policy:
         """As it is now; what is loaded later does not change it."""

@@ -18,7 +18,7 @@ from extender.objects.progress import lost, saved_ms, start_ms
 from extender.objects.queueing import role_of
 from extender.objects.records import PodRecord
 from extender.policy.contracts import VictimGroups, Victims
-from extender.policy.costs import VictimsStranded, WorkLost
+from extender.policy.costs import victims_stranded, work_lost_gpu_seconds
 from extender.policy.policy import Policy
 from extender.settings import PreemptionSettings
 
@@ -35,7 +35,7 @@ class CostCeiling:
 
     def above(self, policy: Policy, cost: Sequence[int]) -> str:
         """What is said of the eviction that would be the cheapest."""
-        lost = next(value for term, value in zip(policy.costs, cost, strict=True) if term.name == WorkLost.name)
+        lost = cost[policy.costs.index(work_lost_gpu_seconds)]
         would = f"the cheapest eviction would lose {_hours(lost)} GPU-hours of work"
         return f"{would}, and {self.setting} allows {self.allows}"
 
@@ -60,7 +60,7 @@ def terms(policy: Policy, victims: Victims, ceiling: CostCeiling | None) -> list
     forms: list[Any] = []
     for cost in policy.costs:
         term = cost.term(victims)
-        if ceiling is not None and isinstance(cost, WorkLost):
+        if ceiling is not None and cost is work_lost_gpu_seconds:
             term = ("below", ceiling.most, term)
         forms.append(term)
     return forms
@@ -202,7 +202,7 @@ def columns(
     """(what the cost terms see; asks of which it is not known whether there is room elsewhere: they count as if)."""
     stranded = array("q", bytes(8 * len(gathered.pods)))
     missing: frozenset[int] = frozenset()
-    if any(isinstance(cost, VictimsStranded) for cost in policy.costs):
+    if victims_stranded in policy.costs:
         present = gather.distinct(gathered.ask, gathered.terminating)
         rooms.fill(cluster, present)
         missing = frozenset(present).difference(rooms.known)

@@ -27,7 +27,7 @@ from extender.cluster.slices import Pace, Sliced, at_once, finish, in_order
 from extender.cluster.tables import FIRST_GPU
 from extender.objects.records import PodRecord
 from extender.policy.contracts import PodRequest, Victims
-from extender.policy.costs import LeftoverFragmentation, PdbViolations, VictimsStranded
+from extender.policy.costs import leftover_fragmentation, pdb_violations, victims_stranded
 from extender.policy.policy import Policy
 from extender.policy.reasons import PLUGIN_PANICS
 from extender.policy.roles import PodRole, Unplaceable, admitted, roles_of
@@ -264,7 +264,7 @@ class GangSearch:
         return GangSearchResult(
             evictions,
             "" if evictions else self._why(hopeful, proved=not open_end),
-            not open_end and not (evictions and VictimsStranded.name in evictions[0].unknown),
+            not open_end and not (evictions and victims_stranded.name in evictions[0].unknown),
             lowest[: len(terms)] if lowest is not None else None,
             terms,
             len({row for domain_candidates in candidates for row in domain_candidates.rows}),
@@ -281,7 +281,7 @@ class GangSearch:
     def _place_of_borrowers(self) -> int:
         """Behind the disruption budgets where they come first: a plan that violates one is not carried out."""
         costs = self._policy.costs
-        return 1 if costs and costs[0].name == PdbViolations.name else 0
+        return 1 if costs and costs[0] is pdb_violations else 0
 
     @staticmethod
     def _why(hopeful: Sequence[_Domain], *, proved: bool) -> str:
@@ -435,10 +435,10 @@ class GangSearch:
         placed = yield from way.pace.paced(steps)
         if placed is None:
             return None
-        unknown = [cost.name for cost in self._policy.costs if isinstance(cost, LeftoverFragmentation)]
+        unknown = [cost.name for cost in self._policy.costs if cost is leftover_fragmentation]
         gathered = domain_field.gathered
         if any(gathered.ask[k] in domain.missing and not gathered.terminating[k] for k in victims):
-            unknown.append(VictimsStranded.name)
+            unknown.append(victims_stranded.name)
         pods = certificate.important(domain_field.records[k] for k in victims)
         return GangEviction(domain.candidates.domain, tuple(pods), tuple(placed), plan.value[:-1], tuple(unknown))
 

@@ -23,7 +23,7 @@ from extender.objects.records import PodRecord
 from extender.objects.selectors import untolerated
 from extender.policy import pod_request
 from extender.policy.contracts import CostTerm
-from extender.policy.costs import Grace, HighestPriority
+from extender.policy.costs import grace_seconds, highest_victim_priority
 from extender.policy.policy import Policy
 from extender.preemption import certificate
 from extender.preemption.cost_inputs import to_ask
@@ -434,13 +434,13 @@ class Outbid:
 
 def _nothing(term: CostTerm) -> int:
     """The value of a term for no victims."""
-    return LOWEST if term.name == HighestPriority.name else 0
+    return LOWEST if term is highest_victim_priority else 0
 
 
 def _sum(terms: Sequence[CostTerm], a: Sequence[int], b: Sequence[int]) -> tuple[int, ...]:
     """The cost of two evictions together, which may happen at once."""
-    highest = (HighestPriority.name, Grace.name)
-    return tuple(max(x, y) if term.name in highest else x + y for term, x, y in zip(terms, a, b, strict=True))
+    highest = (highest_victim_priority, grace_seconds)
+    return tuple(max(x, y) if term in highest else x + y for term, x, y in zip(terms, a, b, strict=True))
 
 
 # -- the pod leaves what was freed -------------------------------------------------------------------------------------

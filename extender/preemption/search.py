@@ -27,7 +27,7 @@ from extender.objects import gangs
 from extender.objects.records import NodeRecord, PodRecord
 from extender.policy import pod_request
 from extender.policy.contracts import PodRequest
-from extender.policy.costs import FreedBeyond, LeftoverFragmentation, VictimsStranded
+from extender.policy.costs import freed_beyond_gpus, leftover_fragmentation, victims_stranded
 from extender.policy.policy import Policy
 from extender.policy.reasons import GPUS_RELEASING
 from extender.preemption.cost_inputs import (
@@ -231,7 +231,7 @@ class VictimProblem:
                 unknown = self.missing and any(
                     gathered.ask[k] in self.missing and not gathered.terminating[k] for k in chosen
                 )
-                names = (VictimsStranded.name,) if unknown else ()
+                names = (victims_stranded.name,) if unknown else ()
                 evictions.append(Eviction(cluster.names[rows[i]], rows[i], pods, cost, i, names))
         evictions.sort(key=lambda eviction: (eviction.cost, eviction.node))  # and the case, as the sort is stable
         return evictions
@@ -392,10 +392,10 @@ def set_tables(
     *,
     required: bool,
 ) -> tuple[list[array[int]], set[int]]:
-    """(by table: what each mask of free GPUs leaves broken up, by LeftoverFragmentation; candidates where no eviction
+    """(by table: what each mask of free GPUs leaves broken up, by leftover_fragmentation; candidates where no eviction
     helps). Fills `gathered.table`, by candidate, COUNT where counting is enough, and `gathered.ok`: by table, one byte
     for each mask, 1 where it suffices. `required`: the links are looked at."""
-    priced = any(isinstance(cost, LeftoverFragmentation) for cost in policy.costs)
+    priced = leftover_fragmentation in policy.costs
     if not required and not priced:
         return [], set()
     graph_kinds = _Kinds(cluster.tables.shapes, policy, request, required=required, priced=priced)
@@ -724,7 +724,7 @@ def others_short(cluster: ClusterView, request: PodRequest, name: str) -> list[t
 
 HIGHEST_PRIORITY: Final = 2**31 - 1
 """Of any pod: the API server accepts no more."""
-OF_PREEMPTOR: Final = (FreedBeyond.name, LeftoverFragmentation.name)
+OF_PREEMPTOR: Final = (freed_beyond_gpus.name, leftover_fragmentation.name)
 """Terms that depend on what the preemptor asks for."""
 
 

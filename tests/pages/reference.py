@@ -162,12 +162,12 @@ def policy_page() -> str:
             SCORERS_HEAD,
             *(f"| `{name}` | {weights.get(name, 'none')} | {_meaning(SCORERS[name])} |\n" for name in used),
             COSTS_HEAD,
-            *(f"| `{name}` | {COSTS[name].unit} | {_meaning(COSTS[name])} |\n" for name in terms),
+            *(f"| `{name}` | {COSTS[name].unit} | {_meaning(COSTS[name].term)} |\n" for name in terms),
         )
     )
 
 
-def _meaning(part: type[object]) -> str:
+def _meaning(part: object) -> str:
     """The first paragraph of its docstring."""
     return " ".join(cleandoc(part.__doc__ or "").partition("\n\n")[0].split())
 

@@ -21,8 +21,8 @@ from extender.cluster.cluster import Cluster
 from extender.cluster.statements import HELD, PLAN
 from extender.objects import gangs
 from extender.objects.records import PodRecord
+from extender.policy import costs
 from extender.policy.contracts import CostTerm
-from extender.policy.costs import GangsBroken, Grace, HighestPriority, PdbViolations, VictimCount, WorkLost
 from extender.preemption.certificate import important, violations
 from extender.preemption.search import Loss, loss
 from extender.queue.gang import formed
@@ -98,15 +98,15 @@ class Drain:
 
 def eviction_cost(lost: Loss, violated: int, pods: Sequence[PodRecord]) -> list[dict[str, Any]]:
     """The cost of evicting these pods, by term. `lost`: by it; `violated`: disruption budgets, as counted for it."""
-    values: dict[type[CostTerm], int | None] = {
-        PdbViolations: violated,
-        HighestPriority: lost.priority,
-        GangsBroken: lost.gangs,
-        WorkLost: lost.work,
-        Grace: max((pod.grace_seconds for pod in pods), default=None),
-        VictimCount: lost.victims,
+    values: dict[CostTerm, int | None] = {
+        costs.pdb_violations: violated,
+        costs.highest_victim_priority: lost.priority,
+        costs.gangs_broken: lost.gangs,
+        costs.work_lost_gpu_seconds: lost.work,
+        costs.grace_seconds: max((pod.grace_seconds for pod in pods), default=None),
+        costs.victims: lost.victims,
     }
-    return [term(kind.name, value, kind.unit) for kind, value in values.items()]
+    return [term(cost.name, value, cost.unit) for cost, value in values.items()]
 
 
 def created_again(snapshot: SupposedCluster, pods: Sequence[PodRecord]) -> list[PodRecord]:

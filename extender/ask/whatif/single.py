@@ -30,7 +30,7 @@ from extender.errors import BadInput
 from extender.objects.queueing import GATE, opened
 from extender.objects.records import PodRecord
 from extender.policy.contracts import PodRequest
-from extender.policy.costs import LeftoverFragmentation
+from extender.policy.costs import leftover_fragmentation
 from extender.policy.reasons import REASONS
 from extender.preemption import certificate
 from extender.preemption.search import PRICED_GPUS, Eviction, Preemptor, SearchResult
@@ -41,7 +41,7 @@ CHECKED = (
     "cordon", "nodeSelector", "required node affinity", "taints", "CPU", "memory", "pod slots", "GPUs", "GPU links",
     "other resources", "pod anti-affinity by node", "resource quotas",
 )  # fmt: skip
-LEFTOVER = LeftoverFragmentation.name
+LEFTOVER = leftover_fragmentation.name
 OUT_OF_TIME: Final = warning("out-of-time", "the time for one answer is up: there may be ways out that are not named")
 LAST_MS: Final = 253_402_300_799_000  # 9999-12-31T23:59:59Z: no later time can be written
 TOO_MANY_STAY: Final = "Wait for pods to end: too many of those that hold the GPUs are never victims (see spared)."

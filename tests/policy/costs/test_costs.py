@@ -8,19 +8,7 @@ from typing import Any
 
 from ext_core.links import LinkShapes
 from extender.policy.contracts import CostTerm, VictimGroups, Victims
-from extender.policy.costs import (
-    COSTS,
-    FreedBeyond,
-    GangsBroken,
-    Grace,
-    HighestPriority,
-    LeftoverFragmentation,
-    PdbViolations,
-    VictimCount,
-    VictimsStranded,
-    WorkLost,
-    prices,
-)
+from extender.policy.costs import COSTS, prices
 
 NONE = VictimGroups(array("i", [0]), array("i"), array("q"), ())
 SECOND = 1000  # milliseconds
@@ -77,21 +65,21 @@ def term(cost: CostTerm, given: Victims) -> list[Any]:
 
 
 def test_highest_priority() -> None:
-    assert term(HighestPriority(), victims(priority=[100, -5, 2_000_000], terminating=[0, 0, 1])) == [
+    assert term(COSTS["highest_victim_priority"], victims(priority=[100, -5, 2_000_000], terminating=[0, 0, 1])) == [
         "max",
         [100, -5, -(2**31) - 1],
     ]  # who goes anyway is below every priority
 
 
 def test_grace() -> None:
-    assert term(Grace(), victims(grace_s=[30, 0, 600], terminating=[0, 0, 1])) == [
+    assert term(COSTS["grace_seconds"], victims(grace_s=[30, 0, 600], terminating=[0, 0, 1])) == [
         "max",
         [30, 0, 0],
     ]  # the third goes already: nobody waits for it on our account
 
 
 def test_victim_count() -> None:
-    assert term(VictimCount(), victims(terminating=[0, 1, 0])) == ["sum", [1, 0, 1]]
+    assert term(COSTS["victims"], victims(terminating=[0, 1, 0])) == ["sum", [1, 0, 1]]
 
 
 def test_work_lost() -> None:
@@ -105,7 +93,7 @@ def test_work_lost() -> None:
         terminating=[0, 0, 0, 1, 0, 0],
     )
     # 8 * 3600 = 28800; 2 * (60 + 30) = 180; 4 * (3600 + 20) = 14480; terminating: 0; no GPU: 0; 2 * (0 + 5) = 10
-    assert term(WorkLost(), given) == ["sum", [28800, 180, 14480, 0, 0, 10]]
+    assert term(COSTS["work_lost_gpu_seconds"], given) == ["sum", [28800, 180, 14480, 0, 0, 10]]
 
 
 def test_what_a_pod_saves_before_it_ends_is_not_lost() -> None:
@@ -119,7 +107,7 @@ def test_what_a_pod_saves_before_it_ends_is_not_lost() -> None:
         terminating=[0, 0, 0, 0, 0, 1],
     )
     # 8 * (90 + 10) = 800; 8 * 0; 4 * (30 + 10) = 160; 2 * (60 + 5) = 130; 2 * (3600 + 5) = 7210; 0
-    assert term(WorkLost(), given) == ["sum", [800, 0, 160, 130, 7210, 0]]
+    assert term(COSTS["work_lost_gpu_seconds"], given) == ["sum", [800, 0, 160, 130, 7210, 0]]
 
 
 def test_of_what_a_pod_would_save_counts_what_others_like_it_did_not_save() -> None:
@@ -131,19 +119,19 @@ def test_of_what_a_pod_would_save_counts_what_others_like_it_did_not_save() -> N
         ignores=[0, 250, 250, 250],
     )
     # 8 * (90 + 10); 8 * (90 + 3510 / 4 + 10) = 7820; it does not save: 8 * 3610; it has run for less: 8 * 40
-    assert term(WorkLost(), given) == ["sum", [800, 7820, 28880, 320]]
+    assert term(COSTS["work_lost_gpu_seconds"], given) == ["sum", [800, 7820, 28880, 320]]
 
 
 def test_work_lost_counts_whole_seconds() -> None:
     given = victims(gpus=[1, 1], start_ms=[NOW - 1999, NOW - 2000], restart_s=[0, 0])
-    assert term(WorkLost(), given) == ["sum", [1, 2]]
+    assert term(COSTS["work_lost_gpu_seconds"], given) == ["sum", [1, 2]]
 
 
 def test_pdb_violations() -> None:
     # Pod 0 is in both budgets, pod 1 in none, pod 2 in the second; the first may lose one, the second none.
     budgets = VictimGroups(array("i", [0, 2, 2, 3]), array("i", [0, 1, 1]), array("q", [1, 0]), ("a", "b"))
     given = victims(gpus=[1, 1, 1], budgets=budgets)
-    assert term(PdbViolations(), given) == [
+    assert term(COSTS["pdb_violations"], given) == [
         "group",
         [0, 2, 2, 3],
         [0, 1, 1],
@@ -155,22 +143,22 @@ def test_pdb_violations() -> None:
 def test_gangs_broken() -> None:
     # Pods 0 and 1 are of one gang that may lose one, pod 2 of none.
     gangs = VictimGroups(array("i", [0, 1, 2, 2]), array("i", [0, 0]), array("q", [1]), ("train",))
-    assert term(GangsBroken(), victims(gpus=[1, 1, 1], gangs=gangs)) == ["gang", [0, 1, 2, 2], [0, 0], [1], [1]]
+    assert term(COSTS["gangs_broken"], victims(gpus=[1, 1, 1], gangs=gangs)) == ["gang", [0, 1, 2, 2], [0, 0], [1], [1]]
 
 
 def test_gpus_freed_beyond_the_request() -> None:
     # One candidate, which lacks 3 GPUs: its victims' GPUs count, but those of the pod that is terminating already.
     given = victims(gpus=[4, 1, 2], terminating=[0, 0, 1], lacking=[3])
-    assert term(FreedBeyond(), given) == ["sum", [4, 1, 0], [3]]
+    assert term(COSTS["freed_beyond_gpus"], given) == ["sum", [4, 1, 0], [3]]
 
 
 def test_victims_stranded() -> None:
-    assert term(VictimsStranded(), victims(stranded=[1, 0, 1])) == ["sum", [1, 0, 1]]
+    assert term(COSTS["victims_stranded"], victims(stranded=[1, 0, 1])) == ["sum", [1, 0, 1]]
 
 
 def test_leftover_fragmentation() -> None:
     table = array("q", [3, 2, 1, 0])
-    assert LeftoverFragmentation().term(victims(leftover=[table])) == ("mask", [table])
+    assert COSTS["leftover_fragmentation"].term(victims(leftover=[table])) == ("mask", [table])
 
 
 def test_what_a_set_of_free_gpus_leaves_broken_up() -> None:
@@ -190,7 +178,7 @@ def test_what_a_set_of_free_gpus_leaves_broken_up() -> None:
 
 def test_nobody_to_evict() -> None:
     for cost in COSTS.values():
-        assert all(not isinstance(part, array) or len(part) <= 1 for part in cost().term(victims()))
+        assert all(not isinstance(part, array) or len(part) <= 1 for part in cost.term(victims()))
 
 
 def test_the_default_order_of_the_terms() -> None:
@@ -205,4 +193,4 @@ def test_the_default_order_of_the_terms() -> None:
         "leftover_fragmentation",
         "victims_stranded",
     ]
-    assert all(cost().unit for cost in COSTS.values())
+    assert all(cost.unit for cost in COSTS.values())
