@@ -14,7 +14,7 @@ from array import array
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import msgspec
 
@@ -121,34 +121,37 @@ class PodRequest(msgspec.Struct, frozen=True, eq=False, gc=False):
         return self.ask.wanted
 
 
-class Rule(Protocol):
-    """Refuses candidate rows. The first rule in declared order that refuses a row gives its reason."""
+class Rule:
+    """Base of the rules. One refuses candidate rows; the first in declared order that refuses a row gives its
+    reason."""
 
     name: ClassVar[str]
     reasons: ClassVar[tuple[Reason, ...]]
 
     def idle(self, tables: Tables, request: PodRequest) -> bool:
         """Whether it can reject no row for this request: then `fill` is not called."""
-        ...
+        return False
 
     def fill(self, tables: Tables, request: PodRequest, rows: array[int], out: array[int]) -> None:
         """Write reason codes into `out` (one byte a row) where it is still 0."""
+        raise NotImplementedError
 
 
-class Scorer(Protocol):
-    """Fills one column over candidate rows: 0.0 worst, 1.0 best. `by_row`: the value of a row does not depend on which
-    other rows are candidates."""
+class Scorer:
+    """Base of the scorers. One fills a column over candidate rows: 0.0 worst, 1.0 best. `by_row`: the value of a row
+    does not depend on which other rows are candidates."""
 
-    name: str
-    by_row: bool
+    name: ClassVar[str]
+    by_row: ClassVar[bool] = True
 
     def constant(self, tables: Tables, request: PodRequest) -> float | None:
         """The value of every row, where they cannot differ for this request: then `fill` is not called. None: they
         can."""
-        ...
+        return None
 
     def fill(self, tables: Tables, request: PodRequest, rows: array[int], out: array[float]) -> None:
         """Write the value of each row into `out`."""
+        raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,30 +14,26 @@ from extender.cluster.device_plugins import partial
 from extender.cluster.dra.node_gpus import taken
 from extender.cluster.tables import Tables
 from extender.policy import reasons as why
-from extender.policy.contracts import PodRequest, Reason, Rule
+from extender.policy.contracts import PodRequest, Rule
 
 
-class ResourceOffered:
+class ResourceOffered(Rule):
     """Rejects a node that is not known yet, or that offers no GPUs of the requested name."""
 
-    name: ClassVar[str] = "resource"
-    reasons: ClassVar[tuple[Reason, ...]] = (why.NO_GPU_RESOURCE, why.DEVICE_PLUGIN_AWAY)
+    name = "resource"
+    reasons = (why.NO_GPU_RESOURCE, why.DEVICE_PLUGIN_AWAY)
     _codes: ClassVar = ResourceCodes(none=why.NO_GPU_RESOURCE.code, away=why.DEVICE_PLUGIN_AWAY.code)
-
-    def idle(self, tables: Tables, request: PodRequest) -> bool:
-        """Never: any row may offer no such GPUs."""
-        return False
 
     def fill(self, tables: Tables, request: PodRequest, rows: array[int], out: array[int]) -> None:
         """Writes the reason codes of the rejected `rows` into `out`."""
         fit.resource(tables.nodes, request.ask, rows, out, self._codes)
 
 
-class Shares:
+class Shares(Rule):
     """Rejects a node that offers shares of GPUs (replicas, MIG), for pods with `links: required`."""
 
-    name: ClassVar[str] = "shares"
-    reasons: ClassVar[tuple[Reason, ...]] = (why.LINKS_SHARED,)
+    name = "shares"
+    reasons = (why.LINKS_SHARED,)
     _unless_rejected: ClassVar = bytes([why.LINKS_SHARED.code, *range(1, 256)])  # by an earlier rule: its code stays
 
     def idle(self, tables: Tables, request: PodRequest) -> bool:
@@ -54,7 +50,7 @@ class Shares:
             places.split(tables.places, rows, out, why.LINKS_SHARED.code)
 
 
-class Failing:
+class Failing(Rule):
     """Rejects a node where GPU pods failed `failingNodes.failures` times within the window, until the window is over or
     a GPU pod runs there for a minute. It counts for all pods where kubelet reports the failures or pods of independent
     parties failed, else for their namespace.
@@ -62,8 +58,8 @@ class Failing:
     A namespace's own failures say nothing to the pods of others (`node_health.py`).
     """
 
-    name: ClassVar[str] = "failing"
-    reasons: ClassVar[tuple[Reason, ...]] = (why.NODE_FAILING, why.NODE_FAILING_NAMESPACE)
+    name = "failing"
+    reasons = (why.NODE_FAILING, why.NODE_FAILING_NAMESPACE)
     _codes: ClassVar = FailingCodes(node=why.NODE_FAILING.code, namespace=why.NODE_FAILING_NAMESPACE.code)
 
     def idle(self, tables: Tables, request: PodRequest) -> bool:
@@ -75,25 +71,21 @@ class Failing:
         places.failing(tables.places, request.ask, rows, out, self._codes)
 
 
-class Count:
+class Count(Rule):
     """Rejects a node with too few free GPUs: never enough, assumed, reserved, terminating, or held.
 
     Free: allocatable less what running, terminating, assumed and nominated pods hold. Of several numbers that claims
     (DRA) ask for kube-scheduler allocates the first that no pod holds: it does not know what is assumed and reserved.
     """
 
-    name: ClassVar[str] = "count"
-    reasons: ClassVar[tuple[Reason, ...]] = (
+    name = "count"
+    reasons = (
         why.TOO_FEW_GPUS, why.GPUS_PROMISED, why.GPUS_RESERVED, why.GPUS_RELEASING, why.GPUS_BUSY, why.GPUS_HELD,
     )  # fmt: skip
     _codes: ClassVar = CountCodes(
         few=why.TOO_FEW_GPUS.code, assumed=why.GPUS_PROMISED.code, reserved=why.GPUS_RESERVED.code,
         releasing=why.GPUS_RELEASING.code, busy=why.GPUS_BUSY.code, held=why.GPUS_HELD.code,
     )  # fmt: skip
-
-    def idle(self, tables: Tables, request: PodRequest) -> bool:
-        """Never: any row may be full."""
-        return False
 
     def fill(self, tables: Tables, request: PodRequest, rows: array[int], out: array[int]) -> None:
         """Writes the reason codes of the rejected `rows` into `out`."""
@@ -117,7 +109,7 @@ class Count:
         return why.GPUS_PROMISED.code if nodes.node(row).tentative[r] >= missing else why.GPUS_RESERVED.code
 
 
-class Links:
+class Links(Rule):
     """Rejects a node that may allocate GPUs that are not linked, for pods with `links: required`.
 
     Linked: one ring over NVLink or xGMI through all GPUs of the pod, in whichever of its containers: they are one job.
@@ -125,8 +117,8 @@ class Links:
     do is certain; or one whose relay hands out what bind has planned for the pod (LinkShapes.planned).
     """
 
-    name: ClassVar[str] = "links"
-    reasons: ClassVar[tuple[Reason, ...]] = (
+    name = "links"
+    reasons = (
         why.LINKS_UNKNOWN,
         why.LINKS_NEVER,
         why.LINKS_PENDING,
@@ -150,7 +142,7 @@ class Links:
             fit.given_links(tables.nodes, request.resource, rows, out, given, self._codes)
 
 
-class Nics:
+class Nics(Rule):
     """Rejects a node that may allocate GPUs without NICs of their own, for pods with `nics: required`.
 
     A NIC under the GPU's PCIe switch: for jobs over several nodes, whose traffic between the nodes then leaves each GPU
@@ -158,8 +150,8 @@ class Nics:
     other set. No pod is evicted for NICs.
     """
 
-    name: ClassVar[str] = "nics"
-    reasons: ClassVar[tuple[Reason, ...]] = (why.NICS_UNKNOWN, why.NICS_NEVER, why.NICS_PENDING, why.NICS_HELD)
+    name = "nics"
+    reasons = (why.NICS_UNKNOWN, why.NICS_NEVER, why.NICS_PENDING, why.NICS_HELD)
     _codes: ClassVar = NicCodes(
         unknown=why.NICS_UNKNOWN.code, never=why.NICS_NEVER.code, pending=why.NICS_PENDING.code, held=why.NICS_HELD.code
     )
@@ -176,7 +168,7 @@ class Nics:
             fit.given_nics(tables.nodes, request.resource, rows, out, given, self._codes)
 
 
-class Hazard:
+class Hazard(Rule):
     """Rejects a node whose device plugin would crash over the GPUs that are free there, or fails every pod since a GPU
     was lost (NVIDIA's plugin, 0.12.0 to 0.20.0).
 
@@ -184,8 +176,8 @@ class Hazard:
     node below all others instead.
     """
 
-    name: ClassVar[str] = "hazard"
-    reasons: ClassVar[tuple[Reason, ...]] = (why.PLUGIN_PANICS, why.PLUGIN_LOST_GPU)
+    name = "hazard"
+    reasons = (why.PLUGIN_PANICS, why.PLUGIN_LOST_GPU)
     _codes: ClassVar = HazardCodes(panics=why.PLUGIN_PANICS.code, lost=why.PLUGIN_LOST_GPU.code)
 
     def idle(self, tables: Tables, request: PodRequest) -> bool:

@@ -11,7 +11,7 @@ from extender.policy.contracts import PodRequest, Scorer
 from extender.policy.pod_request import wants_whole
 
 
-class BadNodes:
+class BadNodes(Scorer):
     """Prefers nodes where no GPU pod failed lately, at admission or within a minute of being bound. Each failure counts
     half after five minutes, and a namespace's own failures count for its pods only.
 
@@ -19,7 +19,6 @@ class BadNodes:
     """
 
     name = "bad_nodes"
-    by_row = True
 
     def constant(self, tables: Tables, request: PodRequest) -> float | None:
         """1.0 while no GPU pods failed that count for the pod."""
@@ -30,11 +29,10 @@ class BadNodes:
         places.trusted(tables.places, request.ask, rows, out)
 
 
-class HazardScorer:
+class HazardScorer(Scorer):
     """Prefers nodes whose device plugin cannot fail the pod, over these free GPUs or for a lost one."""
 
     name = "hazard"
-    by_row = True
 
     def constant(self, tables: Tables, request: PodRequest) -> float | None:
         """1.0 while no device plugin may fail."""
@@ -45,7 +43,7 @@ class HazardScorer:
         hazard.safety(tables.nodes, tables.hazards, request.ask, rows, out)
 
 
-class Whole:
+class Whole(Scorer):
     """Prefers nodes whose GPUs are whole: shares may have the name of whole GPUs.
 
     The other nodes are not rejected: with time-slicing or MPS and no renaming, or MIG strategy single, an administrator
@@ -54,7 +52,6 @@ class Whole:
     """
 
     name = "whole"
-    by_row = True
 
     def constant(self, tables: Tables, request: PodRequest) -> float | None:
         """1.0 for a pod that asks for shares or ignores links, and where no node hands out parts."""
@@ -68,7 +65,7 @@ class Whole:
             out[:] = array("d", [1.0]) * len(out)
 
 
-class GpuModel:
+class GpuModel(Scorer):
     """Prefers nodes of the GPU model that most pods of the pod's group are on. For the first pod: of a model whose
     nodes have room for the whole group.
 
@@ -77,7 +74,6 @@ class GpuModel:
     """
 
     name = "gpu_model"
-    by_row = True
 
     def constant(self, tables: Tables, request: PodRequest) -> float | None:
         """1.0 for a pod without a group or whose group may mix models, and where all nodes are of one."""
@@ -93,7 +89,7 @@ class GpuModel:
             out[:] = array("d", [1.0]) * len(out)
 
 
-class Spread:
+class Spread(Scorer):
     """Prefers nodes with the fewest siblings (same controller, else same app), then racks with the fewest, for pods
     with placement `spread`.
 
@@ -115,7 +111,7 @@ class Spread:
             out[:] = array("d", [1.0]) * len(out)
 
 
-class TopologyLevel:
+class TopologyLevel(Scorer):
     """Prefers nodes near the pods of its group that have a node (same node, NVLink clique, rack, block). For the first
     pod: the closest domain that holds the whole group, and of these the one that the group fills best.
 
@@ -139,11 +135,10 @@ class TopologyLevel:
             out[:] = array("d", [1.0]) * len(out)
 
 
-class LinksScorer:
+class LinksScorer(Scorer):
     """Prefers nodes whose GPUs for this pod have more of the ring bandwidth that is best on the node."""
 
     name = "links"
-    by_row = True
 
     def constant(self, tables: Tables, request: PodRequest) -> float | None:
         """1.0 for a pod that ignores links, or has one GPU."""
@@ -154,12 +149,11 @@ class LinksScorer:
         score.links(tables.nodes, request.ask, rows, out)
 
 
-class NicsScorer:
+class NicsScorer(Scorer):
     """Prefers nodes where more of the pod's GPUs have a NIC of their own under their PCIe switch, for pods of gangs and
     for those that ask for it."""
 
     name = "nics"
-    by_row = True
 
     def constant(self, tables: Tables, request: PodRequest) -> float | None:
         """0.0 for a pod that ignores NICs, and where those of no node are known."""
@@ -171,37 +165,27 @@ class NicsScorer:
         score.nics(tables.nodes, request.ask, rows, out)
 
 
-class Leftover:
+class Leftover(Scorer):
     """Prefers nodes that keep more linked sets of GPUs for later pods."""
 
     name = "leftover"
-    by_row = True
-
-    def constant(self, tables: Tables, request: PodRequest) -> float | None:
-        """None: the rows differ."""
-        return None
 
     def fill(self, tables: Tables, request: PodRequest, rows: array[int], out: array[float]) -> None:
         """Writes the value of each of `rows`, 0.0 to 1.0, into `out`."""
         score.leftover(tables.nodes, request.ask, rows, out)
 
 
-class Packing:
+class Packing(Scorer):
     """Prefers nodes that are fuller with the pod on them, by the weights of `packingWeights`.
 
     Value (used + request) / allocatable, as MostAllocated: by default GPU 10, CPU 1, memory 1.
     """
 
     name = "packing"
-    by_row = True
 
     def __init__(self, gpu: float = 10.0, cpu: float = 1.0, memory: float = 1.0) -> None:
         self._gpu, self._cpu, self._memory = gpu, cpu, memory
         self._weights: dict[tuple[int, ...], array[float]] = {}  # by all resources and the GPU resources asked for
-
-    def constant(self, tables: Tables, request: PodRequest) -> float | None:
-        """None: the rows differ."""
-        return None
 
     def fill(self, tables: Tables, request: PodRequest, rows: array[int], out: array[float]) -> None:
         """Writes the value of each of `rows`, 0.0 to 1.0, into `out`."""
@@ -234,7 +218,7 @@ class Price(NamedTuple):
         return list(zip(types, map(int, self.numbers[2::3]), self.numbers[3::3], strict=True))
 
 
-class Fragmentation:
+class Fragmentation(Scorer):
     """Prefers nodes where the pod takes least of the room that the cluster's own mix of pods will ask for. Each slot of
     a request type has a price, high where few are left and many ask for it.
 
@@ -247,15 +231,10 @@ class Fragmentation:
     """
 
     name = "fragmentation"
-    by_row = True
 
     def __init__(self) -> None:
         self._of: tuple[Demand, array[float], int] | None = None  # what the prices below follow from
         self._prices = array("d")
-
-    def constant(self, tables: Tables, request: PodRequest) -> float | None:
-        """None: the rows differ."""
-        return None
 
     def fill(self, tables: Tables, request: PodRequest, rows: array[int], out: array[float]) -> None:
         """Writes the value of each of `rows`, 0.0 to 1.0, into `out`."""
