@@ -18,7 +18,7 @@ from extender.cluster.dra.claims import EXTENDED, ResourceClaims, extended, is_p
 from extender.cluster.dra.node_gpus import tolerances
 from extender.cluster.dra.resource_slices import Candidate, NodePools, Pool, PoolKey
 from extender.objects import cel
-from extender.objects.cel import DeviceProperties, Verdict
+from extender.objects.cel import Verdict
 from extender.objects.cel.values import EVERYTHING, Place
 from extender.objects.devices import Attribute, ClaimSpec, DeviceChoice, DeviceClassRecord
 from extender.objects.records import NodeRecord, PodRecord
@@ -111,17 +111,6 @@ class _Answers:
 def _stated(reads: Iterable[Place]) -> list[str]:
     """Under which names devices may state these attributes. Capacities belong to the kind of the devices."""
     return sorted({of for capacity, domain, name in reads if not capacity for of in (f"{domain}/{name}", domain, name)})
-
-
-class _Absent(NamedTuple):
-    """Instead of the selectors of a DeviceClass that does not exist."""
-
-    verdict: Verdict
-    reads: frozenset[Place] = frozenset()
-
-    def judge(self, device: DeviceProperties) -> Verdict:
-        """As of `cel.DeviceJudge`."""
-        return self.verdict
 
 
 def unmet(claims: PodClaims, allocation: Allocation) -> str:
@@ -388,14 +377,15 @@ class ClaimFits:
         self.changed(self._pools.nodes_of(keys))
 
     def _judge(self, choice: DeviceChoice, candidate: Candidate) -> Verdict:
+        if choice.device_class not in self._classes:
+            return Verdict(None, fails=True, reason=f"DeviceClass {choice.device_class} does not exist")
         return cel.judged(self._selectors(choice), candidate.properties)
 
-    def _selectors(self, choice: DeviceChoice) -> Sequence[cel.DeviceJudge]:
+    def _selectors(self, choice: DeviceChoice) -> Sequence[cel.Selector]:
+        """None where the DeviceClass does not exist: no two devices differ by it then."""
         record = self._classes.get(choice.device_class)
-        if record is None:
-            why = f"DeviceClass {choice.device_class} does not exist"
-            return [_Absent(Verdict(None, fails=True, reason=why))]
-        return [cel.selector(expression) for expression in (*record.selectors, *choice.selectors)]
+        stated = () if record is None else (*record.selectors, *choice.selectors)
+        return [cel.selector(expression) for expression in stated]
 
 
 # -- how many pods of several roles the devices of a node meet together.

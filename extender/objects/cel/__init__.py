@@ -14,7 +14,7 @@ error ends the attempt to schedule the pod, on every node. It does not look at d
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 from extender.objects.cel.program import ABSORBED, FIRST_SLOT, MOST_SPENT, SPENT, Program, program_of
 from extender.objects.cel.syntax import parse
@@ -144,18 +144,7 @@ def selector(expression: str) -> Selector:
     return _SELECTORS(expression)
 
 
-class DeviceJudge(Protocol):
-    """A selector, or what takes its place."""
-
-    @property
-    def reads(self) -> frozenset[Place]:
-        """As of `Selector`."""
-
-    def judge(self, device: DeviceProperties) -> Verdict:
-        """What it says of a device."""
-
-
-def judged(selectors: Iterable[DeviceJudge], device: DeviceProperties) -> Verdict:
+def judged(selectors: Iterable[Selector], device: DeviceProperties) -> Verdict:
     """What the selectors together say of a device: as kube-scheduler, up to the first that does not select it."""
     for part in selectors:
         verdict = part.judge(device)
