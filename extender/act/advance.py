@@ -48,7 +48,7 @@ from extender.queue.gang_runs import stated
 from extender.queue.plan import Planner, gang_name, name_of_date
 from extender.queue.report import first_names
 from extender.reservations.advance import Held, PlannedMove, users
-from extender.reservations.seats import Seat, Seats
+from extender.reservations.seats import Seats
 from extender.times import Clock, Epoch, rfc3339
 
 LOOK_SECONDS: Final = 1.0
@@ -689,14 +689,13 @@ class DatedGangs:
             return found
         seats, gpus = found
         text = f"{count(sum(gpus.values()), 'GPU')} on {count(len({seat.node for seat in seats}), 'node')}"
+        kept_seats = [
+            self._store.kept_seat(seat.node, seat.amounts, seat.uid, seat.pod, seat.priority) for seat in seats
+        ]
         return Kept(
             1, name_of_date(gang), f"{date}", date, date + DATE_HELD_SECONDS, "ready", text, gang=gang_name(gang),
-            queue=gang.queue, gpus=gpus, seats=tuple(map(self._kept_seat, seats)),
+            queue=gang.queue, gpus=gpus, seats=tuple(kept_seats),
         )  # fmt: skip
-
-    def _kept_seat(self, seat: Seat) -> KeptSeat:
-        kept = self._store.kept_seat(seat.node, seat.amounts)
-        return replace(kept, uid=seat.uid, pod=seat.pod, priority=seat.priority)
 
 
 def _gpus(reservations: Iterable[Kept]) -> Counter[str]:

@@ -22,7 +22,7 @@ from extender.cluster.listener import Listener
 from extender.cluster.pod_failures import RejectionChange
 from extender.kube.client import ApiError, NoAnswer
 from extender.kube.own_objects import EventsApi, NewEvent, Regarding, shortened
-from extender.log import get_log
+from extender.log import Allowance, get_log
 from extender.metrics import Metrics
 from extender.objects.records import NodeRecord, PodRecord
 from extender.preemption.certificate import how_many, next_best
@@ -75,7 +75,7 @@ class EventRecorder(Controller):
         self._metrics, self._api, self._wall, self._pause = metrics, api, wall, pause
         self._chance = chance or random.Random()
         self._series: dict[_Key, Series] = {}
-        self._tokens, self._filled_at = BURST, wall()
+        self._allowance = Allowance(BURST, PER_SECOND)
         self._of_tenants: dict[str, float] = {}  # namespace -> when such an Event was noted
 
     # -- what others call -----------------------------------------------------------------------------------------
@@ -115,12 +115,9 @@ class EventRecorder(Controller):
 
     def _new(self, key: _Key, event: NewEvent) -> bool:
         """Whether there is room for a new Event."""
-        self._tokens = min(BURST, self._tokens + max(0.0, event.at - self._filled_at) * PER_SECOND)
-        self._filled_at = event.at
-        if self._tokens < 1.0 or len(self._series) >= MOST_SERIES:
+        if len(self._series) >= MOST_SERIES or self._allowance.take(event.at) is None:
             self._metrics.events.labels("left_out").inc()
             return False
-        self._tokens -= 1.0
         self._series[key] = Series(event._replace(note=shortened(event.note)), event.at)
         return True
 

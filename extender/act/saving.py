@@ -46,7 +46,7 @@ from extender.act.events import EventRecorder, of_pod
 from extender.cluster.cluster import Cluster, ClusterView
 from extender.kube.client import ApiError, ApiServer, NoAnswer
 from extender.kube.own_objects import ConfigMap, Regarding
-from extender.kube.pod_writes import AT_ONCE, Patched, PodEvictions, PodPatches, pod_path
+from extender.kube.pod_writes import AT_ONCE, PodEvictions, PodPatches, pod_path
 from extender.log import get_log
 from extender.metrics import Metrics
 from extender.objects import gangs
@@ -327,7 +327,7 @@ class SaveRequests:
 
     async def _write(self, pod: PodRecord, request: SaveRequest, entry: _Standing | None = None) -> bool:
         """Whether the request stands on the pod."""
-        patched = await self._note(pod, condition(request, "", request.at), {SAVE_REQUESTED: request.text()})
+        patched = await self._patches.note(pod, {SAVE_REQUESTED: request.text()}, condition(request, "", request.at))
         if patched.outcome == "written":
             self._pauses.succeeded(pod.uid)
             if entry is None:
@@ -345,9 +345,6 @@ class SaveRequests:
             log.warning("a pod cannot be asked", pod=f"{pod.namespace}/{pod.name}", err=patched.message)
         return False
 
-    async def _note(self, pod: PodRecord, stated: Mapping[str, str], notes: Mapping[str, str | None]) -> Patched:
-        return await self._patches.note(pod, notes, stated)
-
     async def _request_eviction(self, entry: _Standing) -> None:
         if self.eviction_requests is not None and not self._pauses.waits(entry.pod.uid, self._now()):
             entry.eviction_request = await self.eviction_requests.create(entry.pod)
@@ -359,7 +356,7 @@ class SaveRequests:
         entry = self._read().get(pod.uid)
         if entry is None or self._pauses.waits(pod.uid, self._now()):
             return
-        patched = await self._note(pod, condition(entry.request, entry.request.answer(pod), self._wall()), {})
+        patched = await self._patches.note(pod, {}, condition(entry.request, entry.request.answer(pod), self._wall()))
         entry.closed = patched.outcome not in ("conflict", "unknown")
         if patched.outcome == "unknown":
             self._pauses.failed(pod.uid, self._now())
@@ -373,7 +370,8 @@ class SaveRequests:
         if evictions is not None and entry.eviction_request != "none" and not await evictions.withdraw(pod):
             self._pauses.failed(pod.uid, self._now())
             return
-        patched = await self._note(pod, condition(entry.request, "withdrawn", self._wall()), {SAVE_REQUESTED: None})
+        withdrawn = condition(entry.request, "withdrawn", self._wall())
+        patched = await self._patches.note(pod, {SAVE_REQUESTED: None}, withdrawn)
         if patched.outcome == "conflict":  # the watch brings its new version
             return
         if patched.outcome == "unknown":
