@@ -28,7 +28,7 @@ from extender.act.controller import Controller
 from extender.kube.client import ApiError, NoAnswer
 from extender.kube.own_objects import ConfigMap, StoredTexts, VersionConflict
 from extender.log import get_log
-from extender.objects.stored_texts import Damaged
+from extender.objects.stored_texts import Damaged, is_newer
 from extender.times import Backoff
 
 MOST_BYTES: Final = 900_000  # of one ConfigMap, which may have 1 MiB
@@ -246,16 +246,16 @@ class LearnedStore(Controller):
         configmap: ConfigMap,
         dump: Callable[[], str],
         load: Callable[[str], None],
+        known: int = 1,
         *,
-        newer: Callable[[str], bool] = lambda text: False,
         key: str = KEY,
         every: float = 300.0,
     ) -> None:
-        """`dump`: returns the text to store; `load`: takes what was stored, and raises on what it cannot use; `newer`:
-        whether a text is of a version to come; `key`: of the text; `every`: seconds between two writes."""
+        """`dump`: returns the text to store; `load`: takes what was stored, and raises on what it cannot use; `known`:
+        the format that this version writes; `key`: of the text; `every`: seconds between two writes."""
         self._name = configmap.name
         self._document = KeptDocument([configmap], time.monotonic)
-        self._dump, self._load, self._newer = dump, load, newer
+        self._dump, self._load, self._known = dump, load, known
         self._key, self._every = key, every
         self._chance = random.Random()
         self._written: str | None = None
@@ -306,7 +306,7 @@ class LearnedStore(Controller):
 
     def _stands(self, text: str) -> bool:
         """Whether what is kept is left as it is."""
-        if not self._newer(text):
+        if not is_newer(text, self._known):
             return False
         if not self._warned:
             self._warned = True

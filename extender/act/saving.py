@@ -34,7 +34,6 @@ import math
 import secrets
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Final, Literal, NamedTuple, TypeVar
 from urllib.parse import quote
 
@@ -53,7 +52,7 @@ from extender.objects import gangs
 from extender.objects.progress import duration_text
 from extender.objects.records import Event, PodRecord, SaveAnswersRecord
 from extender.objects.save_request import SAVE_REQUESTED, SAVED, SaveRequest, condition, requested, speakers
-from extender.objects.stored_texts import SAVE_ANSWERS_BYTES, decoded, is_newer, shortened
+from extender.objects.stored_texts import SAVE_ANSWERS_BYTES, decoded, shortened
 from extender.preemption.cost_inputs import stopped, to_ask, work_lost
 from extender.times import Backoff, Backoffs, Clock
 
@@ -713,10 +712,7 @@ class SaveHistoryStore(LearnedStore):
     that learn nothing: they answer verbs by it."""
 
     def __init__(self, configmap: ConfigMap, history: SaveHistory) -> None:
-        super().__init__(
-            configmap, history.dump, history.load, newer=partial(is_newer, known=ANSWERS_FORMAT), key=ANSWERS_KEY,
-            every=STORE_SECONDS,
-        )  # fmt: skip
+        super().__init__(configmap, history.dump, history.load, ANSWERS_FORMAT, key=ANSWERS_KEY, every=STORE_SECONDS)
         self._refresh = history.refresh
 
     async def save(self) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
@@ -245,19 +244,6 @@ MOST_UIDS: Final = 1_000  # that are stored
 WAITING: Final = 3  # beyond the kinds in use, so many times as many are counted, in case they grow
 GROWTH: Final = 2.0  # a kind takes another's place when it weighs more than so many times as much
 MOST_EXPONENT: Final = 512.0
-
-
-_NUMBERED: Final = re.compile(r"gpu-extender\.io/v([2-9]|[1-9][0-9]{1,8})")
-
-
-def is_newer(text: str) -> bool:
-    """Whether the text is a demand mix that a version to come has written."""
-    try:
-        read = json.loads(text)
-    except (ValueError, RecursionError):
-        return False
-    stated = read.get("apiVersion") if isinstance(read, dict) and read.get("kind") == "Mix" else None
-    return isinstance(stated, str) and _NUMBERED.fullmatch(stated) is not None
 
 
 class DemandMix:

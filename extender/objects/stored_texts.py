@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -31,19 +32,29 @@ def shortened(text_of: Callable[[int], str], entries: int, most: int) -> str:
     return text
 
 
-class _Format(msgspec.Struct):
-    """What every format has."""
+class _Head(msgspec.Struct):
+    """What states the format: `format`; of the demand mix `apiVersion`."""
 
-    format: int
+    format: int = 0
+    kind: Any = ""
+    apiVersion: Any = ""
 
 
-_READ_FORMAT: Final = msgspec.json.Decoder(_Format)
+_READ_HEAD: Final = msgspec.json.Decoder(_Head)
+_OF_MIX: Final = re.compile(r"gpu-extender\.io/v([1-9][0-9]{0,8})")
+
+
+def _format(text: str) -> int:
+    """0: it states none."""
+    head = _READ_HEAD.decode(text)
+    of_mix = _OF_MIX.fullmatch(str(head.apiVersion)) if head.kind == "Mix" else None
+    return head.format if of_mix is None else int(of_mix[1])
 
 
 def is_newer(text: str, known: int) -> bool:
     """Whether a version to come has written the text: its format is higher than the known one."""
     try:
-        return _READ_FORMAT.decode(text).format > known
+        return _format(text) > known
     except (msgspec.MsgspecError, RecursionError, UnicodeEncodeError):
         return False
 
@@ -54,7 +65,7 @@ def decoded(text: str, decoder: msgspec.json.Decoder[T], known: int, most: int) 
     if len(text) > most:
         raise Damaged(f"longer than {most} characters")
     try:
-        stated = _READ_FORMAT.decode(text).format
+        stated = _format(text)
         if stated > known:
             raise Newer(f"its format is {stated}, that of this version {known}")
         return decoder.decode(text)

@@ -33,7 +33,6 @@ from extender.act.saving import EvictionRequests, LeftRequests, SaveHistoryStore
 from extender.act.settings_file import SettingsFile
 from extender.act.watches import Watches
 from extender.ask.judge import over
-from extender.cluster.demand import is_newer
 from extender.kube.client import ApiServer, own_namespace
 from extender.kube.own_objects import ConfigMap, EventsApi, Lease
 from extender.kube.pod_writes import Bindings, DeviceTaintRuleWrites, PodEvictions, PodPatches, ResourceClaimWrites
@@ -136,7 +135,7 @@ def _outside(core: Core, watches: Watches, server: ApiServer, file: Path | None)
     controllers.append(UnledPods(cluster, events, watched.look, leader, metrics.degraded, clock))
     if stored:  # it is read before the source begins, whose pods it may have counted
         demand, learned = cluster.demand, ConfigMap(server, namespace, MIX)
-        controllers.append(LearnedStore(learned, demand.dump, demand.load, newer=is_newer))
+        controllers.append(LearnedStore(learned, demand.dump, demand.load))
         controllers.append(SaveHistoryStore(learned, core.save_history))
     if queue is not None:
         controllers += dates_of(core, server, queue, namespace if stored else None)

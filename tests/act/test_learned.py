@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from extender.act.document import LearnedStore
-from extender.cluster.demand import is_newer
 from extender.kube.client import ApiServer
 from extender.kube.own_objects import ConfigMap
+from extender.objects.stored_texts import is_newer
 from tests.act.test_reservations import connected
 from tests.kube.objects import Objects
 from tests.waiting import eventually, run_bounded
@@ -102,7 +102,7 @@ async def test_a_document_of_a_newer_version_is_neither_read_nor_written_over() 
     theirs = json.dumps({"apiVersion": "gpu-extender.io/v2", "kind": "Mix", "sizes": {"8": 3}})
     with logged() as lines:
         async with connected(objects) as server:
-            document = LearnedStore(map_of(server), learner.dump, learner.load, newer=is_newer)
+            document = LearnedStore(map_of(server), learner.dump, learner.load)
             learner.sizes = {"1": 1}
             await document.save()
             assert stored(objects) == {"sizes": {"1": 1}}
@@ -134,7 +134,7 @@ async def test_a_document_of_a_newer_version_is_neither_read_nor_written_over() 
     ],
 )
 def test_which_demand_mixes_are_of_a_version_to_come(text: str, newer: bool) -> None:
-    assert is_newer(text) == newer
+    assert is_newer(text, 1) == newer
 
 
 def test_an_api_server_that_comes_late_is_waited_for() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Final, NamedTuple
 
 from extender.act.controller import Controller, repeat
@@ -19,7 +18,6 @@ from extender.kube.own_objects import ConfigMap
 from extender.metrics import Metrics
 from extender.objects.gangs import Ref
 from extender.objects.records import PodRecord, RecordError
-from extender.objects.stored_texts import is_newer
 from extender.queue.backfill import Code
 from extender.queue.gang import SINGLE, stated_seconds
 from extender.queue.report import DateBook, QueueReport, StartDates, Window
@@ -153,10 +151,7 @@ class WindowStore(LearnedStore):
     stored, so that each of them goes on from there."""
 
     def __init__(self, configmap: ConfigMap, windows: StartWindows, leads: Callable[[], bool]) -> None:
-        super().__init__(
-            configmap, windows.dump, windows.load, newer=partial(is_newer, known=WINDOWS_FORMAT), key=WINDOWS_KEY,
-            every=STORE_SECONDS,
-        )  # fmt: skip
+        super().__init__(configmap, windows.dump, windows.load, WINDOWS_FORMAT, key=WINDOWS_KEY, every=STORE_SECONDS)
         self._leads = leads
 
     async def save(self) -> None:
@@ -258,10 +253,7 @@ class RunTimesStore(LearnedStore):
     """Keeps what was learned, with the runs that are over by then: a restart loses none."""
 
     def __init__(self, configmap: ConfigMap, times: RunTimes, runs: EndedRuns) -> None:
-        super().__init__(
-            configmap, times.dump, times.load, newer=partial(is_newer, known=RUN_TIMES_FORMAT), key=RUN_TIMES_KEY,
-            every=STORE_SECONDS,
-        )  # fmt: skip
+        super().__init__(configmap, times.dump, times.load, RUN_TIMES_FORMAT, key=RUN_TIMES_KEY, every=STORE_SECONDS)
         self._runs = runs
 
     async def save(self) -> None:
