@@ -136,7 +136,7 @@ async def test_with_evictions_off_the_plan_is_shown_and_no_pod_is_evicted() -> N
         [waiting] = page(one)["waiting"]
         [way] = waiting["ways_out"]
         assert (way["kind"], way["verified"]) == ("evict", True)
-        assert way["change"] == "evict 2 pods on 2 nodes: default/r-n2, default/r-n1"
+        assert way["change"] == "evict 2 pods on 2 nodes: default/r-n1, default/r-n2"
         assert sorted(victim["name"] for victim in way["spec"]["victims"]) == ["r-n1", "r-n2"]
         assert way["spec"]["certificate"]["proved"]
         assert {"term": "victims", "value": 2, "unit": "pods"} in way["cost"]
