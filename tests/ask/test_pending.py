@@ -1,14 +1,22 @@
-"""Pods that wait, by PriorityClass: the numbers behind the alerts of a service that does not get its GPUs."""
+"""Pods that wait: by PriorityClass, the numbers behind the alerts, and behind the gate of the queue."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
+import pytest
+
+from extender.ask import offline
 from extender.ask.nodes import deciding
 from extender.ask.pending import MOST_CLASSES, Pending, by_class
 from extender.metrics import Metrics
 from extender.server.wiring import show_pending
-from tests.world import WALL, World, rfc3339, workload
+from extender.settings import Settings
+from tests.ask.asking import events
+from tests.ask.test_queue import gated
+from tests.ask.whatif.asking import ask
+from tests.ask.whatif.test_engine import node, running
+from tests.world import JSON, WALL, World, rfc3339, workload
 
 
 def waits(world: World, name: str, priority: int, cls: str = "", *, age: float = 60.0) -> None:
@@ -74,3 +82,24 @@ def test_a_node_where_pods_may_be_evicted_decides_before_many_where_none_may() -
     assert deciding({"gpus-held": 7, "gpus-busy": 1}) == "gpus-busy"
     assert deciding({"links-held": 7, "links-busy": 1}) == "links-busy"
     assert deciding({"gpus-held": 7, "links-never": 9}) == "gpus-held"
+
+
+# -- `explain` of a pod behind the gate of the queue states what what-if does ------------------------------------------
+
+
+SETTINGS = Settings.model_validate({"queue": {"enabled": True}})
+
+
+@pytest.mark.parametrize("taken", [0, 4, 8])
+def test_it_starts_where_what_if_places_it(taken: int) -> None:
+    items: list[JSON] = [node("n1", 8), gated("g", 4)]
+    if taken:
+        items.append(running("low", "n1", list(range(taken))))
+    shown = offline.explain(SETTINGS, events(items), ("default", "g"), WALL)
+    (result,) = ask(items, pods=[("default", "g")], settings=SETTINGS)["results"]
+    assert shown["verdict"] == "gated"
+    assert "reserved for other pods" not in shown["sentence"]
+    assert (
+        ("the queue starts default/g now, on n1" in shown["sentence"]) == (result["verdict"] == "fits") == (taken < 8)
+    )
+    assert [way["kind"] for way in shown["ways_out"]] == [way["kind"] for way in result.get("ways_out") or ()]

@@ -10,8 +10,6 @@ import pytest
 from benchmarks import scheduler_table, targets
 from benchmarks.spread import Line, Spread, at_most, ratios, targets_table
 
-BENCHMARKS = Path(targets.__file__).parent
-
 
 def test_the_ratios_are_those_of_each_round() -> None:
     found = ratios([1.0, 30.0, 2.0], [1.0, 10.0, 4.0])

@@ -1,4 +1,4 @@
-"""The verdict on pods of a real control plane, by the command, and a way out that is carried out."""
+"""`explain` and `capacity` of a real control plane, and a way out that is carried out."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from extender.cli import main
+from tests.e2e.cluster import ControlPlane
 from tests.e2e.scene import PAIRS, SceneFactory
 from tests.waiting import wait_for
 
@@ -53,3 +54,28 @@ def test_a_pod_that_waits_and_its_way_out(scene: SceneFactory, capsys: pytest.Ca
     shown = explained("loose", "runs")
     assert shown["node"] == "p1"
     assert frozenset(shown["gpus"]) == cluster.gpus("loose")
+
+
+# -- `capacity`, by the server and by the API server alone -------------------------------------------------------------
+
+
+def test_capacity(scene: SceneFactory, control_plane: ControlPlane, capsys: pytest.CaptureFixture[str]) -> None:
+    cluster = scene({name: {"topology": "a100-pcie-4"} for name in ("p1", "p2")})
+    cluster.pod("one", 1)
+    cluster.running("one")
+    cluster.pod("big", 8)
+
+    def asked(*source: str) -> Any:
+        assert main(["capacity", *source, "-o", "json"]) == 0
+        return json.loads(capsys.readouterr().out)
+
+    def settled() -> Any:
+        live, listed = asked("--server", cluster.extender.url), asked("--kubeconfig", str(control_plane.kubeconfig()))
+        same = all(len(live[part]) == len(listed[part]) for part in ("largest", "unblock"))
+        return live if same and live["largest"] == listed["largest"] else None
+
+    shown = wait_for(settled, 60, "both answer the same")
+    largest = {one["links"]: (one["gpus"], one["nodes"]) for one in shown["largest"]}
+    assert largest == {"any": (4, 1), "required": (2, 2)}
+    assert list(shown["whole_nodes"].values()) == [1]
+    assert [one["pod"] for one in shown["unblock"]] == [f"{cluster.namespace}/big"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -21,7 +21,6 @@ from tests.kube.objects import Objects
 
 RESOURCES = ("cpu", "memory", "pods", "nvidia.com/gpu")
 SEAT = Seat("u1", "d/a", "job:d/g", "n1", (1000, 5, 1, 4), 0b1111, 5, 10.0)
-Test = Callable[[SeatStore, Seats, Objects], Awaitable[None]]
 
 
 def store(

@@ -19,7 +19,6 @@ from tests.ask.checks.test_check import checked
 from tests.ask.whatif.asking import ask, kinds, way
 from tests.world import JSON, WALL, machine, pairs, workload
 
-GPU4 = {"limits": {"nvidia.com/gpu": 4}}
 PREFIX = "gpu-extender.io/"
 
 
