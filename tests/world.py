@@ -391,7 +391,7 @@ class InPlace(Forks):
         if "WhatIf" in name:
             return await super().ask(name, *asked, fresh=fresh, lost=lost)
         before = 0 if self._cluster is None else self._cluster.generation
-        made = Made(b"".join(self.questions[name](*asked)))
+        made = Made(self.questions[name](*asked))
         if self._cluster is not None:  # a fork counts generations of its own
             self._cluster._generation = before
         return made

@@ -441,11 +441,11 @@ class Survey(Controller, Generic[T]):
         return float(spent)
 
 
-def _counted(count: Callable[..., object], *asked: object) -> tuple[bytes]:
+def _counted(count: Callable[..., object], *asked: object) -> bytes:
     """The result, and the CPU time that it took. `asked`: the arguments of `count`."""
     began = time.process_time()
     result = count(*asked)
-    return (pickle.dumps((result, time.process_time() - began)),)
+    return pickle.dumps((result, time.process_time() - began))
 
 
 # -- what was counted, as metrics: each look replaces the one before

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from functools import cache
 from importlib.metadata import version
@@ -43,17 +43,15 @@ def debug_pages(content: Content, invalid: InvalidObjects, report: Report | None
     verbs, explainer = content.verbs, content.explainer
     cluster = verbs.cluster
 
-    def streamed(path: str, names: Names, question: Callable[[Query, bool], Iterable[bytes]]) -> ServedPage:
-        """`question`: takes the query, and whether pods of other namespaces are left out."""
-        answer = pages.page(question)
+    def page(path: str, names: Names, make: Callable[..., JSON]) -> ServedPage:
+        """`make`: takes the query; with Names.ASKED also whether pods of other namespaces are left out."""
+        asked = Names.ASKED is names
+        answer = pages.page(lambda query, own: orjson.dumps(make(query, own) if asked else make(query)))
 
         async def handler(request: Request) -> Response:
             return await answer(request, dict(request.query_params), getattr(request.state, OWN_PODS_ONLY, False))
 
         return ServedPage(path, handler, names)
-
-    def page(path: str, names: Names, make: Callable[[Query], JSON]) -> ServedPage:
-        return streamed(path, names, lambda query, own: (orjson.dumps(make(query)),))
 
     def asked_queue(query: Query) -> JSON:
         return queue(content.report(), verbs.claims, cluster, query.get("queue"), content.leader)
@@ -62,11 +60,11 @@ def debug_pages(content: Content, invalid: InvalidObjects, report: Report | None
         return node_maps(over(verbs), content.times.monotonic(), query.get("node"), query.get("rack"))
 
     return (
-        streamed("/debug/decisions", Names.ANY, lambda query, own: decisions_page.page(content, query)),
+        page("/debug/decisions", Names.ANY, lambda query: decisions_page.page(content, query)),
         page("/debug/topologies", Names.NONE, lambda query: topologies(cluster, query.get("node"))),
         page("/debug/state", Names.ANY, lambda query: dump.state(cluster, invalid.warnings())),
         page("/debug/queue", Names.ANY, asked_queue),
-        streamed("/debug/explain", Names.ASKED, lambda query, own: pod_page.page(content, query, own)),
+        page("/debug/explain", Names.ASKED, lambda query, own: pod_page.page(content, query, own)),
         page("/debug/top", Names.ANY, lambda query: explainer.fleet()),
         page("/debug/capacity", Names.ANY, lambda query: explainer.capacity()),
         page("/debug/plan", Names.ANY, lambda query: explainer.moves(WantedRoom.of(query))),

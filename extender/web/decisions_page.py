@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import chain, islice
+from itertools import islice
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import orjson
@@ -34,13 +34,12 @@ GROUPS: Final = {0: 1, LEFT_OUT: 2}  # of codes, after the best few; the other c
 Shown: TypeAlias = "tuple[int, int, str, int, int]"  # group, place among the best few, name, row, code
 
 
-def page(content: Content, query: Query) -> Iterator[bytes]:
+def page(content: Content, query: Query) -> JSON:
     """`?pod=NAMESPACE/NAME`: of the latest those about this pod, or with it as a victim; `?most=`: how many decisions;
     `?nodes=`: how many nodes of each. At most DECISION_BYTES. BadRequest."""
     pod = pod_of(query) if "pod" in query else None
     shown = fields(content.verbs.decisions.latest(), pod, *asked(query), content.verbs.cluster)
-    head = b'{"apiVersion":"gpu-extender.io/v1","kind":"DecisionList","warnings":[],'
-    return chain((head,), shown, (b"}",))
+    return {"apiVersion": "gpu-extender.io/v1", "kind": "DecisionList", "warnings": [], **shown}
 
 
 def asked(query: Query, default: int = 20) -> tuple[int, int]:
@@ -58,19 +57,18 @@ def _number(query: Query, key: str, default: int) -> int:
 
 def fields(
     latest: Iterable[Decision], pod: tuple[str, str] | None, most: int, nodes: int, cluster: ClusterView
-) -> Iterator[bytes]:
+) -> JSON:
     """Two fields of an object: `decisions`, and `decisions_left_out`: how many of the most are not shown."""
-    yield b'"decisions":['
-    written, left_out = 0, 0
+    texts, written, left_out = list[orjson.Fragment](), 0, 0
     about = (decision for decision in latest if pod is None or decision.concerns(*pod))
     for decision in islice(about, most):
         if written >= DECISION_BYTES:
             left_out += 1
             continue
         text = _text(decision, cluster, decision.scored.stamp.weights, nodes)
-        yield b"," + text if written else text
+        texts.append(orjson.Fragment(text))
         written += len(text)
-    yield b'],"decisions_left_out":%d' % left_out
+    return {"decisions": texts, "decisions_left_out": left_out}
 
 
 class _Node(NamedTuple):

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain, islice
+from itertools import islice
 from typing import Any, Final
-
-import orjson
 
 from extender.ask.judge import Ranked
 from extender.ask.pending import SAVING
@@ -43,15 +41,14 @@ LEFT_OUT: Final = {
 }
 
 
-def page(content: Content, query: Query, own: bool) -> Iterator[bytes]:
+def page(content: Content, query: Query, own: bool) -> JSON:
     """/debug/explain. `?pod=NAMESPACE/NAME`; `?most=`: how many decisions; `?nodes=`: how many nodes of each.
     `own`: for a reader that may list the pods of this pod's namespace alone. BadRequest, NotFound."""
     name, shown = pod_of(query), decisions_page.asked(query, SHOWN_DECISIONS)
     answer = content.explainer.explain(content.explainer.pod(*name)).as_json()
     if own:
-        return iter((orjson.dumps(_own(answer)),))
-    about = decisions_page.fields(content.verbs.decisions.latest(), name, *shown, content.verbs.cluster)
-    return chain((orjson.dumps(answer)[:-1] + b",",), about, (b"}",))
+        return _own(answer)
+    return answer | decisions_page.fields(content.verbs.decisions.latest(), name, *shown, content.verbs.cluster)
 
 
 def _own(answer: Mapping[str, Any]) -> JSON:

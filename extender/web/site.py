@@ -91,7 +91,7 @@ class Site:
     def __init__(self, content: Content, live: Live, missing: Callable[[], list[str]], pages: Pages) -> None:
         """`missing`: what is not known yet, in words."""
         self._content, self._live, self._missing = content, live, missing
-        self._made = pages.view(self.pieces)
+        self._made = pages.view(self.made)
         self._shared = pages.view(self.shared)
         self._kept = {
             view.path: capacity_page.KeptCapacity(lambda: content.verbs.cluster.generation, content.times.monotonic)
@@ -125,14 +125,14 @@ class Site:
 
         return answer
 
-    def shared(self, path: str) -> tuple[bytes]:
+    def shared(self, path: str) -> bytes:
         """What a costly view shows to all, as JSON."""
         make = BY_PATH[path].costly
         assert make is not None
         as_of = {"at": self._content.times.wall(), "generation": self._content.verbs.cluster.generation}
-        return (orjson.dumps(make(self._content) | {"as_of": as_of}),)
+        return orjson.dumps(make(self._content) | {"as_of": as_of})
 
-    def pieces(self, path: str, query: Query, as_json: bool, shared: bytes = b"") -> Iterator[bytes]:
+    def made(self, path: str, query: Query, as_json: bool, shared: bytes) -> bytes:
         """A view as JSON or as HTML. `shared`: of a costly view. ExtenderError: what is asked for does not exist."""
         view, generation = BY_PATH[path], self._content.verbs.cluster.generation
         head: JSON = {"apiVersion": "gpu-extender.io/v1", "kind": view.kind, "warnings": [], "generation": generation}
@@ -141,11 +141,10 @@ class Site:
             message = f"{not_known(missing)}. This view is not complete."
             answer["warnings"] = [{"code": NotReady.code, "message": message}, *answer["warnings"]]
         if as_json:
-            yield orjson.dumps(answer)
-        else:
-            address = render.link(f"{view.path}.json", **query)
-            page = _frame(view.title, view.path, address) | {"at": self._content.times.wall()}
-            yield render.html(view.template, answer | {"page": page, "has_page": node_pages.has_page(self._content)})
+            return orjson.dumps(answer)
+        address = render.link(f"{view.path}.json", **query)
+        page = _frame(view.title, view.path, address) | {"at": self._content.times.wall()}
+        return render.html(view.template, answer | {"page": page, "has_page": node_pages.has_page(self._content)})
 
 
 def error_page(error: ExtenderError, *, as_json: bool) -> Response:

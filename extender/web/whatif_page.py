@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from itertools import islice
@@ -61,7 +61,7 @@ class WhatIfPage:
     def __init__(self, content: Content, missing: Callable[[], list[str]], pages: Pages) -> None:
         """`missing`: what is not known yet, in words."""
 
-        def answered(body: bytes) -> Iterator[bytes]:
+        def answered(body: bytes) -> bytes:
             return answer(content.verbs, body, content.report(), content.times.monotonic(), content.times.wall())
 
         self._missing = missing
@@ -99,7 +99,7 @@ class WhatIfPage:
         return Response(await self._html(request, text[: MOST_SHOWN + 1]), status, headers, HTML_TYPE)
 
 
-def html(content: Content, text: bytes) -> Iterator[bytes]:
+def html(content: Content, text: bytes) -> bytes:
     """The HTML of an answer in JSON, or of an error."""
     if len(text) > MOST_SHOWN:
         text = orjson.dumps({"error": {"code": "too-large", "path": "", "message": TOO_LARGE}})
@@ -107,7 +107,7 @@ def html(content: Content, text: bytes) -> Iterator[bytes]:
     grouped = {f"{pod['namespace']}/{pod['name']}" for group in answer.get("groups", ()) for pod in group["pods"]}
     changed = [] if "error" in answer else node_pages.after_what_if(content, answer)
     model = {"error": answer.get("error"), "answer": answer, "grouped": grouped, "changed": changed}
-    return iter((render.html(TEMPLATE, model | {"has_page": node_pages.has_page(content)}),))
+    return render.html(TEMPLATE, model | {"has_page": node_pages.has_page(content)})
 
 
 def _check(request: Request) -> None:
@@ -146,7 +146,7 @@ MOST_NAMES: Final = 1_000
 """Pods or nodes that one field names."""
 
 
-def answer(verbs: Verbs, body: bytes, report: QueueReport | None, now: float, wall: float) -> Iterator[bytes]:
+def answer(verbs: Verbs, body: bytes, report: QueueReport | None, now: float, wall: float) -> bytes:
     """`kind: WhatIf`. The cluster of the verbs is changed by it, and serves no second question. `report`: the
     latest look at the queue, None where it is not known; `now`: on its clock; `wall`: seconds since 1970. NotFound,
     BadInput."""
@@ -156,7 +156,7 @@ def answer(verbs: Verbs, body: bytes, report: QueueReport | None, now: float, wa
     asked = question(body, cluster.gpu_names)
     supposed = SupposedCluster(judge.over(verbs), now, live=True, over=lambda: time.process_time() > until)
     uids = {decision.request.uid for decision in verbs.decisions.latest()}
-    return engine.answer(supposed, asked, wall, QueueLook(report), uids).pieces()
+    return orjson.dumps(engine.answer(supposed, asked, wall, QueueLook(report), uids).as_json())
 
 
 def question(body: bytes, gpus: frozenset[str]) -> Question:

@@ -7,7 +7,6 @@ import errno
 import os
 import signal
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -42,27 +41,27 @@ def one(question: Any, rest: float = 0.0) -> Forks:
     return Forks({"q": question}, rest=rest, saved=0.0, nice=0)
 
 
-def pid() -> tuple[bytes]:
-    return (b"%d" % os.getppid(),)  # of the keeper
+def pid() -> bytes:
+    return b"%d" % os.getppid()  # of the keeper
 
 
-def sleeping() -> Iterator[bytes]:
+def sleeping() -> bytes:
     time.sleep(60)
-    yield b"late"
+    return b"late"
 
 
-def endless() -> Iterator[bytes]:
+def endless() -> bytes:
     while True:
-        yield b""
+        pass
 
 
 async def test_a_question_changes_nothing_here() -> None:
     """The fork has the state as it was, and its changes end with it."""
     state = {"drained": 0}
 
-    def question(node: str) -> Iterator[bytes]:
+    def question(node: str) -> bytes:
         state["drained"] += 1
-        yield f"drained {node} {state['drained']}".encode()
+        return f"drained {node} {state['drained']}".encode()
 
     asked, files = one(question, rest=1e9), open_files()
     assert await asked.whole("q", "n1") == b"drained n1 1"
@@ -73,14 +72,13 @@ async def test_a_question_changes_nothing_here() -> None:
 
 
 async def test_answers_leave_the_processor_to_the_server() -> None:
-    asked = Forks({"q": lambda: (b"%d" % os.nice(0),)})
+    asked = Forks({"q": lambda: b"%d" % os.nice(0)})
     assert int(await asked.whole("q")) == min(19, os.nice(0) + forks.NICE)
     await over(asked)
 
 
 async def test_errors_come_as_they_were_raised() -> None:
-    def question(which: str) -> Iterator[bytes]:
-        yield b"a"
+    def question(which: str) -> bytes:
         if which == "bad":
             raise BadRequest("expected a list", path="add", code="finer")
         raise {"no pod": NotFound("no such pod", path="default/a"), "defect": KeyError("defect of ours")}[which]
@@ -142,7 +140,7 @@ async def test_a_moment_is_not_kept_for_long() -> None:
 
 
 async def test_a_slow_reader_holds_up_no_other_question() -> None:
-    asked = one(lambda size: (b"x" * size,), rest=1e9)
+    asked = one(lambda size: b"x" * size, rest=1e9)
     slow = await asked.ask("q", 4 << 20)
     assert await asked.whole("q", 3) == b"xxx"
     assert len(await slow.whole()) == 4 << 20
@@ -151,7 +149,7 @@ async def test_a_slow_reader_holds_up_no_other_question() -> None:
 
 async def test_slow_readers_hold_up_no_other_question() -> None:
     """Even as many as a keeper makes answers at once."""
-    asked = one(lambda size: (b"x" * size,), rest=1e9)
+    asked = one(lambda size: b"x" * size, rest=1e9)
     slow = [await asked.ask("q", 4 << 20) for _ in range(forks.MOST_ANSWERS)]
     assert await asked.whole("q", 3) == b"xxx"
     for answer in slow:
@@ -271,7 +269,7 @@ async def test_a_process_that_dies_is_an_answer() -> None:
 async def test_an_answer_that_ends_in_its_middle_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     """A defect of its process is none of a survey or a view."""
     monkeypatch.setattr(forks, "WALL_SECONDS", 0.2)
-    asked = one(lambda: (b"x" * (8 << 20),), rest=1e9)
+    asked = one(lambda: b"x" * (8 << 20), rest=1e9)
     slow = await asked.ask("q")
     await over(asked)
     with pytest.raises(NotAnswered):

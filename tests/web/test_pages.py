@@ -7,7 +7,6 @@ import json
 import re
 import socket
 import weakref
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -114,7 +113,7 @@ def test_more_pages_than_are_answered_at_once_come_again_later(monkeypatch: pyte
     monkeypatch.setattr(forks, "MOST_ASKED", 0)
     connection = Connection.__new__(Connection)
     asks = Forks(rest=0.0, nice=0)
-    (head, body) = run_bounded(served(Pages(asks, lost).page(lambda: (b"{}",)), scope_of(connection)))
+    (head, body) = run_bounded(served(Pages(asks, lost).page(lambda: b"{}"), scope_of(connection)))
     assert head["status"] == 429
     assert dict(head["headers"])[b"retry-after"] == b"2"
     assert json.loads(body["body"])["error"]["code"] == "busy"
@@ -123,7 +122,7 @@ def test_more_pages_than_are_answered_at_once_come_again_later(monkeypatch: pyte
 def test_a_page_states_its_length() -> None:
     connection = Connection.__new__(Connection)
     asks = Forks(rest=0.0, nice=0)
-    head, *parts = run_bounded(served(Pages(asks, lost).page(lambda: (b"x" * 200_000,)), scope_of(connection)))
+    head, *parts = run_bounded(served(Pages(asks, lost).page(lambda: b"x" * 200_000), scope_of(connection)))
     assert (head["status"], dict(head["headers"])[b"content-length"]) == (200, b"200000")
     assert b"".join(part["body"] for part in parts) == b"x" * 200_000
 
@@ -132,9 +131,9 @@ async def test_who_leaves_ends_the_answer() -> None:
     connection = Connection.__new__(Connection)
     scope = scope_of(connection)
 
-    def endless() -> Iterator[bytes]:
+    def endless() -> bytes:
         while True:
-            yield b""
+            pass
 
     pages = Pages(Forks(rest=0.0, nice=0), lost)
     asyncio.get_running_loop().call_later(0.2, setattr, connection, "lost", True)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import json
 import re
+import time
 from collections.abc import MutableMapping
 from html import unescape
 from typing import Any
@@ -313,7 +313,7 @@ def test_a_client_may_leave_while_it_asks(accept: str) -> None:
 
 def test_an_answer_that_takes_too_long_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(forks, "WALL_SECONDS", 0.1)
-    monkeypatch.setattr("extender.web.whatif_page.answer", lambda *given: itertools.repeat(b""))
+    monkeypatch.setattr("extender.web.whatif_page.answer", lambda *given: time.sleep(60))
     status, answer, _ = run_bounded(post(world(), {"pods": ["default/waits"]}))
     assert (status, answer["error"]["code"]) == (503, "too-much-work")
 

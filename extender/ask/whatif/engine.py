@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
 import msgspec
-import orjson
 
 from ext_core import columns, fit
 from extender.ask import place, warn
@@ -87,20 +86,6 @@ class WhatIfAnswer:
             "groups": self.groups,
             **cost,
         }
-
-    def pieces(self) -> Iterator[bytes]:
-        """The text of the JSON form, in small pieces."""
-        whole = self.as_json()
-        lists = [name for name, value in whole.items() if isinstance(value, list)]
-        yield orjson.dumps({name: value for name, value in whole.items() if name not in lists})[:-1]
-        for name in lists:
-            yield b',"' + name.encode() + b'":['
-            comma = b""
-            for entry in whole[name]:
-                yield comma + orjson.dumps(entry)
-                comma = b","
-            yield b"]"
-        yield b"}"
 
 
 class Unit(NamedTuple):

@@ -38,8 +38,8 @@ def site(world: World) -> Site:
 
 def made(site: Site, path: str, query: Mapping[str, str]) -> bytes:
     """The HTML of a view."""
-    shared = b"".join(site.shared(path)) if path in COSTLY else b""
-    return b"".join(site.pieces(path, query, False, shared))
+    shared = site.shared(path) if path in COSTLY else b""
+    return site.made(path, query, False, shared)
 
 
 def test_every_view_is_here() -> None:
