@@ -89,7 +89,7 @@ class Decoder:
         """`gpus`: the GPU resources that records have; `allowance`: of log lines; `clock`: seconds."""
         self._watched, self._gpus, self._state = watched, gpus, state
         self._allowance, self._clock = allowance, clock
-        self._senseless_at: float | None = None
+        self._relists = Allowance(1.0, 1.0 / SENSELESS_SECONDS)
 
     def record(self, raw: msgspec.Raw) -> Record | Identity:
         """The record, as far as the object can be read; its identity alone where nothing of it counts."""
@@ -138,10 +138,8 @@ class Decoder:
 
     def _senseless(self, message: str) -> None:
         """An event has no object that can be named: a new list shows what exists, once in SENSELESS_SECONDS."""
-        now = self._clock()
         self._state.counters.reasons["unknown-event"] += 1
-        if self._senseless_at is None or now - self._senseless_at >= SENSELESS_SECONDS:
-            self._senseless_at = now
+        if self._relists.take(self._clock()) is not None:
             raise Relist(message)
 
     def _readable(self, record: Record) -> None:

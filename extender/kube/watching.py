@@ -43,9 +43,8 @@ class WatchPace:
     """Silence that means a dead connection. Of a source that is not prompt: bookmarks come about every minute."""
     longest_retry_after: float = 30.0
     """What is heeded of a Retry-After at most: an API server asks for up to 32 s."""
-    absent_first: float = 5.0
-    absent_retry: float = 300.0
-    """How soon an API that is not served is asked for again: at first, and at most, doubled from time to time."""
+    absent: Backoff = field(default_factory=lambda: Backoff(first=5.0, most=300.0))
+    """Until an API that is not served is asked for again."""
     absent_after: float = 30.0
     """How long an API that was served may answer 403 or 404 before it is absent: a server that starts may do so."""
     slice_seconds: float = 0.002
@@ -106,10 +105,9 @@ class Retries:
 
     def after_absence(self) -> float:
         """Seconds to wait before an API that is not served is asked for again."""
-        delay = min(self._pace.absent_first * 2.0 ** min(self._absences, 32), self._pace.absent_retry)
         self._absences += 1
         self.healthy()
-        return delay * (0.5 + self._chance.random())
+        return self._pace.absent.delay(self._absences, self._chance)
 
     def served(self) -> None:
         """The API is served."""

@@ -16,10 +16,10 @@ from extender.decide.decisions import Answer, BindIntent, Decision, Written
 from extender.decide.verbs import ASKING, Verbs
 from extender.kube.client import ApiError, NoAnswer
 from extender.kube.pod_writes import Bindings, Turns
-from extender.log import get_log
+from extender.log import Allowance, get_log
 from extender.metrics import Metrics
 from extender.objects.records import PodRecord, RecordError
-from extender.times import Clock
+from extender.times import Backoff, Clock
 
 YIELD_SECONDS = 12.0  # kube-scheduler retries a pod whose call failed after at most 10 s
 log = get_log()
@@ -161,21 +161,11 @@ class Settling:
     def __init__(self, clock: Callable[[], float], *, lags: bool) -> None:
         """`clock`: seconds; `lags`: as `ClusterSource.lags`; without it no wait is allowed."""
         self._clock, self._lags = clock, lags
-        self._left = {False: SETTLES_PER_SECOND, True: SETTLES_PER_SECOND}
-        self._at = dict.fromkeys((False, True), clock())
+        self._allowances = {owed: Allowance(SETTLES_PER_SECOND, SETTLES_PER_SECOND) for owed in (False, True)}
 
     def allow(self, owed: bool) -> bool:
         """Whether one more call may wait. `owed`: pods were evicted for its pod."""
-        if not self._lags:
-            return False
-        now = self._clock()
-        earned = (now - self._at[owed]) * SETTLES_PER_SECOND
-        self._left[owed] = min(SETTLES_PER_SECOND, self._left[owed] + earned)
-        self._at[owed] = now
-        if self._left[owed] < 1.0:
-            return False
-        self._left[owed] -= 1.0
-        return True
+        return self._lags and self._allowances[owed].take(self._clock()) is not None
 
 
 # -- the wait for an API server that is away --------------------------------------------------------------------------
@@ -251,8 +241,8 @@ class Outage:
         """`least`: seconds from which it was a wait."""
         now = self._clock()
         if now - began >= least:  # kube-scheduler schedules no pod at all meanwhile
-            self._trusted_from = now + min((now - began) * 2.0 ** min(self._vain_waits, 32), LONGEST_DOUBT)
             self._vain_waits += 1
+            self._trusted_from = now + Backoff(now - began, LONGEST_DOUBT).whole(self._vain_waits)
 
 
 # -- the writes that decisions ask for, before their answers are sent: a reservation for preempt, a Binding for bind

@@ -29,7 +29,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from extender.act.controller import Controller
 from extender.decide.decisions import Answer
 from extender.errors import BadRequest, BodiesFull, BodyTooLate, ExtenderError
-from extender.log import get_log
+from extender.log import Allowance, get_log
 from extender.metrics import Metrics
 from extender.server.certificates import common_names
 from extender.settings import Settings
@@ -152,7 +152,7 @@ class Connections(Controller):
         self.held = 0
         self.stopping = asyncio.Event()
         self._metrics = metrics
-        self._logged: dict[str, float] = {}
+        self._allowances: dict[str, Allowance] = {}  # of log lines
 
     def protocol(self, *, verbs: bool = True, names: Collection[str] = ()) -> type[Connection]:
         """What uvicorn makes of each new connection of a listener. `verbs`: whether it answers them; `names`: the
@@ -222,9 +222,8 @@ class Connections(Controller):
     def closed(self, why: str) -> None:
         """Count one that was closed for a limit; log it at most once a minute for each limit."""
         self._metrics.connections_closed.labels(why).inc()
-        now = self.clock()
-        if now - self._logged.get(why, float("-inf")) >= LOG_SECONDS:
-            self._logged[why] = now
+        allowance = self._allowances.setdefault(why, Allowance(1.0, 1.0 / LOG_SECONDS))
+        if allowance.take(self.clock()) is not None:
             log.warning("connections are closed for a limit; gpu_extender_connections_closed_total counts", limit=why)
 
 
