@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from extender.ask import place, warn
+from extender.ask import pending, place, warn
 from extender.ask.explain import Explainer, Times
 from extender.ask.judge import over
 from extender.ask.place import QueueLook
@@ -57,20 +57,12 @@ def queue(settings: Settings, events: Iterable[Event], wall: float, only: str | 
     verbs = frozen_verbs(settings, events)
     queue = place.look(over(verbs), NOW, wall)
     report = queue.report or QueueReport()
-    entries = [report.entry(position) for position in range(1, len(report.waiting) + 1)]
-    of_queue = [entry for entry in entries if only in (None, entry["queue"])]
-    waiting = [entry | _reserved(entry, report.head, wall) for entry in of_queue if entry["reason"] != "incomplete"]
-    return {
-        "apiVersion": "gpu-extender.io/v1",
-        "kind": "Queue",
+    answer = pending.queue(report, verbs.claims, verbs.cluster, only)
+    return answer | {
         "warnings": [note for start in queue.starts for note in _notes(verbs.cluster, start)],
         "policy_hash": settings.policy_hash,
-        "queues": [numbers for numbers in report.queues if only in (None, numbers["name"])],
         "starts": [_start(start) for start in queue.starts if only in (None, start.gang.queue)],
-        "waiting": waiting,
-        "incomplete": [entry for entry in of_queue if entry["reason"] == "incomplete"],
-        "releasing": [],
-        "advance_reservations": [],
+        "waiting": [entry | _reserved(entry, report.head, wall) for entry in answer["waiting"]],
     }
 
 

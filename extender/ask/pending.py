@@ -1,11 +1,12 @@
-"""The pods that wait: why, of which PriorityClass and for how long, and in which gangs of which others run.
+"""The pods that wait: why, of which PriorityClass and for how long, in which gangs of which others run, and in which
+queue.
 
 A gang is partial where fewer pods run than must, while others of it wait: their GPUs are held and do no work."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from math import inf
 from typing import Any, Final, NamedTuple
 
@@ -17,14 +18,17 @@ from extender.ask.nodes import deciding
 from extender.ask.text import count
 from extender.cluster.cluster import ClusterView
 from extender.objects import gangs
+from extender.objects.queueing import queue_of
 from extender.objects.records import PodRecord
 from extender.policy.pod_request import wants_of
 from extender.policy.reasons import REASONS, TOO_FEW_GPUS
 from extender.policy.roles import Unplaceable, admitted
 from extender.preemption.search import Preemptor
 from extender.queue import report
-from extender.queue.report import QueueReport, Why
+from extender.queue.report import QueueLeader, QueueReport, Why, not_the_leader
+from extender.reservations.claims import Claims
 from extender.reservations.reservations import Reservation
+from extender.reservations.seats import Seat
 from extender.times import deadline
 
 POD_SIZES: Final = ((1, "1"), (2, "2"), (4, "3-4"), (8, "5-8"), (16, "9-16"), (inf, "17+"))
@@ -328,3 +332,57 @@ def _partial(cluster: ClusterView, named: gangs.Ref, waiting: list[PodRecord], w
     created = [pod.created for pod in waiting if pod.created is not None]
     seconds = wall - max(min(starts), min(created)) if starts and created else None
     return PartialGang(named, tuple(running), len(waiting), minimum, gpus, seconds)
+
+
+# -- `kind: Queue`
+
+
+def queue(
+    report: QueueReport | None,
+    claims: Claims,
+    cluster: ClusterView,
+    only: str | None,
+    leader: QueueLeader | None = None,
+) -> dict[str, Any]:
+    """`kind: Queue`. `only`: of one queue, with all advance reservations; `leader`: which instance knows the order."""
+    warnings = [not_the_leader(leader)] if report is None else []
+    report = report or QueueReport()
+    waiting, incomplete = list[Any](), list[Any]()
+    for position, row in enumerate(report.waiting, 1):
+        if only in (None, row.gang.queue):
+            (incomplete if row.code == "incomplete" else waiting).append(report.entry(position))
+    seats_of = {name: claims.seats.gang(name) for name in claims.seats.gangs}
+    return {
+        "apiVersion": "gpu-extender.io/v1",
+        "kind": "Queue",
+        "warnings": warnings,
+        "queues": [row for row in report.queues if only in (None, row["name"])],
+        "waiting": waiting,
+        "incomplete": incomplete,
+        "releasing": [
+            _release(name, seats, cluster)
+            for name, seats in seats_of.items()
+            if seats and only in (None, _queue_of_seats(seats, cluster))
+        ],
+        "advance_reservations": list(claims.advance.report),
+    }
+
+
+def _release(name: str, seats: Sequence[Seat], cluster: ClusterView) -> dict[str, Any]:
+    """What is being released, with these seats. `name`: the text of the gang's reference."""
+    source, _, gang = name.partition(":")
+    shown = [{"pod": seat.pod, "node": seat.node} | ({"absent": True} if seat.absent else {}) for seat in seats]
+    return {"gang": gang, "source": source, "awaits": _awaited(seats, cluster), "seats": shown}
+
+
+def _awaited(seats: Iterable[Seat], cluster: ClusterView) -> list[str]:
+    """The pods that are evicted for these seats and are not gone."""
+    uids = {uid for seat in seats for uid in seat.awaits}
+    return sorted(f"{pod.namespace}/{pod.name}" for uid in uids if (pod := cluster.pods.get(uid)) is not None)
+
+
+def _queue_of_seats(seats: Sequence[Seat], cluster: ClusterView) -> str | None:
+    """The queue of their pods; where none of them exists that of a pod of their gang. None: there is no such pod."""
+    members = cluster.workloads.gang_pods.get(gangs.Ref.of(seats[0].gang), ())
+    pods = (cluster.pods.get(uid) for uid in (*(seat.uid for seat in seats), *members))
+    return next((queue_of(pod) for pod in pods if pod is not None), None)

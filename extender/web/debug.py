@@ -19,6 +19,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from extender.ask.judge import over
+from extender.ask.pending import queue
 from extender.ask.shadow import Report
 from extender.cluster import dump
 from extender.cluster.cluster import ClusterView
@@ -30,7 +31,6 @@ from extender.web import decisions_page, pod_page
 from extender.web.health import InvalidObjects
 from extender.web.node_pages import node_maps
 from extender.web.pages import JSON, OWN_PODS_ONLY, Content, Names, Pages, Query, ServedPage
-from extender.web.queue_page import queue
 
 NOT_IN_SHADOW_MODE: Final = {
     "code": "not-in-shadow-mode",

@@ -1,4 +1,4 @@
-"""What waits: pods by reason; the queues with their gangs in order, and what is being released; what starts next."""
+"""The views of what waits: pods by reason; the queues with their gangs in order; what starts next."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from math import inf
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
-from extender.ask.pending import WaitingPods, saves_until
+from extender.ask.pending import WaitingPods, queue, saves_until
 from extender.cluster.cluster import ClusterView
 from extender.cluster.nodes import model_of
 from extender.cluster.tables import FIRST_GPU
@@ -19,68 +19,13 @@ from extender.objects.records import PodRecord
 from extender.queue.backfill import HeadReservation
 from extender.queue.gang import SINGLE
 from extender.queue.gang_runs import seated, stated
-from extender.queue.report import QueueLeader, QueueReport, Why, first_names, not_the_leader
+from extender.queue.report import QueueReport, Why, first_names
 from extender.reservations.claims import Claims
-from extender.reservations.seats import Seat
 from extender.web.node_pages import Groups
 from extender.web.pages import JSON, Content, Query
 
 MOST: Final = 200
 """Pods, or gangs, that a view shows."""
-
-
-def queue(
-    report: QueueReport | None,
-    claims: Claims,
-    cluster: ClusterView,
-    only: str | None,
-    leader: QueueLeader | None = None,
-) -> JSON:
-    """`kind: Queue`. `only`: of one queue, with all advance reservations; `leader`: which instance knows the order."""
-    warnings = [not_the_leader(leader)] if report is None else []
-    report = report or QueueReport()
-    waiting, incomplete = list[Any](), list[Any]()
-    for position, row in enumerate(report.waiting, 1):
-        if only in (None, row.gang.queue):
-            (incomplete if row.code == "incomplete" else waiting).append(report.entry(position))
-    gangs = {name: claims.seats.gang(name) for name in claims.seats.gangs}
-    return {
-        "apiVersion": "gpu-extender.io/v1",
-        "kind": "Queue",
-        "warnings": warnings,
-        "queues": [row for row in report.queues if only in (None, row["name"])],
-        "waiting": waiting,
-        "incomplete": incomplete,
-        "releasing": [
-            _release(name, gang_seats, cluster)
-            for name, gang_seats in gangs.items()
-            if gang_seats and only in (None, _queue_of_seats(gang_seats, cluster))
-        ],
-        "advance_reservations": list(claims.advance.report),
-    }
-
-
-def _release(name: str, seats: Sequence[Seat], cluster: ClusterView) -> JSON:
-    """What is being released, with these seats. `name`: the text of the gang's reference."""
-    source, _, gang = name.partition(":")
-    shown = [{"pod": seat.pod, "node": seat.node} | ({"absent": True} if seat.absent else {}) for seat in seats]
-    return {"gang": gang, "source": source, "awaits": _awaited(seats, cluster), "seats": shown}
-
-
-def _awaited(seats: Iterable[Seat], cluster: ClusterView) -> list[str]:
-    """The pods that are evicted for these seats and are not gone."""
-    uids = {uid for seat in seats for uid in seat.awaits}
-    return sorted(f"{pod.namespace}/{pod.name}" for uid in uids if (pod := cluster.pods.get(uid)) is not None)
-
-
-def _queue_of_seats(seats: Sequence[Seat], cluster: ClusterView) -> str | None:
-    """The queue of their pods; where none of them exists that of a pod of their gang. None: there is no such pod."""
-    members = cluster.workloads.gang_pods.get(Ref.of(seats[0].gang), ())
-    pods = (cluster.pods.get(uid) for uid in (*(seat.uid for seat in seats), *members))
-    return next((queue_of(pod) for pod in pods if pod is not None), None)
-
-
-# -- the views of the page
 
 
 def queue_view(content: Content, query: Query) -> JSON:

@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 import pytest
 from msgspec import structs
 
+from extender.ask.pending import queue
 from extender.objects.queueing import GATE, Domain
 from extender.queue.backfill import Code
 from extender.queue.report import Delay, QueueReport, StartDates, Waiting, Window
 from extender.reservations.seats import Seat
-from extender.web.queue_page import queue
 from tests.queue.gangs import gang
 from tests.world import WALL, World
 

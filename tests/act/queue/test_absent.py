@@ -5,9 +5,9 @@ from __future__ import annotations
 import orjson
 import pytest
 
+from extender.ask.pending import queue
 from extender.objects import gangs
 from extender.objects.queueing import GATE
-from extender.web.queue_page import queue
 from tests.act.queue.rig import OTHER_GATE, PODS, Rig, rig, settings, world_of
 from tests.queue.late_owners import OWNERS, LateOwner
 from tests.world import JSON, World, pairs, workload

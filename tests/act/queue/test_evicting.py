@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from extender.ask.pending import queue as queue_json
 from extender.settings import Settings
-from extender.web.queue_page import queue as queue_json
 from tests.act.queue.rig import PODS, SIGNS_PATH, Rig, fails_after, gated, rig, run, settings
 from tests.act.queue.test_controller import gang
 from tests.kube.api_server import Request
