@@ -80,50 +80,6 @@ class WriteConflict(Exception):
     """The write cannot be done; the message states why."""
 
 
-class _Store:
-    """Objects by kind and key, their versions, and their watchers. Its callers hold the lock of the cluster."""
-
-    def __init__(self) -> None:
-        self.version = 0
-        self._items: dict[tuple[Kind, str], Object] = {}
-        self._watchers: list[Callable[[SimChange], None]] = []
-
-    def __contains__(self, key: tuple[Kind, str]) -> bool:
-        return key in self._items
-
-    def get(self, kind: Kind, key: str) -> Object | None:
-        """A copy; None where there is none."""
-        return copy.deepcopy(self._items.get((kind, key)))
-
-    def all(self, kind: Kind) -> list[Object]:
-        """Copies, in the order of their creation."""
-        return [copy.deepcopy(item) for (of, _), item in self._items.items() if of == kind]
-
-    def watch(self, tell: Callable[[SimChange], None]) -> None:
-        """Report all that is there, then every write."""
-        for (kind, _), item in self._items.items():
-            tell(SimChange(kind, "set", copy.deepcopy(item)))
-        self._watchers.append(tell)
-
-    def put(self, kind: Kind, key: str, item: Object) -> None:
-        """Write a new or a changed object; it gets the next version."""
-        self.version += 1
-        item["metadata"]["resourceVersion"] = str(self.version)
-        self._items[kind, key] = item
-        self._report(SimChange(kind, "set", item))
-
-    def remove(self, kind: Kind, key: str) -> bool:
-        """Whether there was one."""
-        item = self._items.pop((kind, key), None)
-        if item is not None:
-            self._report(SimChange(kind, "delete", item))
-        return item is not None
-
-    def _report(self, change: SimChange) -> None:
-        for tell in self._watchers:
-            tell(SimChange(change.kind, change.change, copy.deepcopy(change.item)))
-
-
 class ConfigMaps:
     """ConfigMaps of one namespace, by name. A write states the version that it changes."""
 
@@ -160,27 +116,26 @@ class SimCluster:
         self.clock = clock
         self.config_maps = ConfigMaps()
         self._lock = threading.RLock()
-        self._store = _Store()
+        self._version = 0
+        self._items: dict[tuple[Kind, str], Object] = {}
+        self._watchers: list[Callable[[SimChange], None]] = []
 
     # ---- questions
 
     def nodes(self) -> list[Object]:
         """By name."""
-        with self._lock:
-            return sorted(self._store.all("Node"), key=lambda node: str(node["metadata"]["name"]))
+        return sorted(self.all("Node"), key=lambda node: str(node["metadata"]["name"]))
 
     def node(self, name: str) -> Object:
         """KeyError when there is none."""
-        with self._lock:
-            node_object = self._store.get("Node", name)
+        node_object = self._get("Node", name)
         if node_object is None:
             raise KeyError(name)
         return node_object
 
     def pods(self, node: str | None = None) -> list[Object]:
         """In the order of their creation; of one node, those that hold something there (finished ones do not)."""
-        with self._lock:
-            pods = self._store.all("Pod")
+        pods = self.all("Pod")
         if node is None:
             return pods
         return [
@@ -189,8 +144,7 @@ class SimCluster:
 
     def pod(self, uid: str) -> Object | None:
         """The pod with this uid; None when there is none."""
-        with self._lock:
-            return self._store.get("Pod", uid)
+        return self._get("Pod", uid)
 
     def named(self, namespace: str, name: str, kind: Kind = "Pod") -> Object:
         """KeyError when there is none."""
@@ -202,35 +156,37 @@ class SimCluster:
     def all(self, kind: Kind) -> list[Object]:
         """Of one kind, in the order of their creation."""
         with self._lock:
-            return self._store.all(kind)
+            return [copy.deepcopy(item) for (of, _), item in self._items.items() if of == kind]
 
     # ---- the watch
 
     def watch(self, tell: Callable[[SimChange], None]) -> None:
         """Report all that is there, then every write. `tell` is called under the lock, from the writer's thread."""
         with self._lock:
-            self._store.watch(tell)
+            for (kind, _), item in self._items.items():
+                tell(SimChange(kind, "set", copy.deepcopy(item)))
+            self._watchers.append(tell)
 
     # ---- writes
 
     def add_node(self, node: Object) -> None:
         """A new node; it gets its uid here."""
         with self._lock:
-            self._store.put("Node", str(node["metadata"]["name"]), _with_uid(node, "Node"))
+            self._put("Node", _with_uid(node, "Node"))
 
     def annotate_node(self, name: str, key: str, value: str) -> None:
         """Write one annotation of a node; KeyError when there is no such node."""
         with self._lock:
             item = self.node(name)
             item["metadata"].setdefault("annotations", {})[key] = value
-            self._store.put("Node", name, item)
+            self._put("Node", item)
 
     def add(self, kind: Kind, item: Object) -> None:
         """A new object that no controller of ours follows; Conflict when its name is taken."""
         with self._lock:
-            if (kind, _key(kind, item)) in self._store:
+            if (kind, _key(kind, item)) in self._items:
                 raise WriteConflict(f"{kind} {_key(kind, item)} exists already")
-            self._store.put(kind, _key(kind, item), _with_uid(item, kind))
+            self._put(kind, _with_uid(item, kind))
 
     def add_budget(self, name: str, namespace: str, labels: Mapping[str, str], min_available: int) -> None:
         """A PodDisruptionBudget; its status follows the pods, as the disruption controller keeps it."""
@@ -249,21 +205,20 @@ class SimCluster:
         with self._lock:
             if any(
                 (other["metadata"]["namespace"], other["metadata"]["name"]) == (meta["namespace"], meta["name"])
-                for other in self._store.all("Pod")
+                for other in self.all("Pod")
             ):
                 raise WriteConflict(f"pods {meta['namespace']}/{meta['name']} exists already")
-            created = _with_uid(pod, f"Pod/{self._store.version}")
+            created = _with_uid(pod, f"Pod/{self._version}")
             created["metadata"]["creationTimestamp"] = self.clock.text()
             created["status"] = {"phase": "Pending"}
-            uid = str(created["metadata"]["uid"])
-            self._store.put("Pod", uid, created)
-            return uid
+            self._put("Pod", created)
+            return str(created["metadata"]["uid"])
 
     def bind(self, uid: str, node: str, annotations: Mapping[str, str]) -> None:
         """pods/binding: sets the node and puts the annotations on the pod, in one write; once only."""
         with self._lock:
             item = self._pod(uid)
-            if ("Node", node) not in self._store:
+            if ("Node", node) not in self._items:
                 raise WriteConflict(f"nodes {node} not found")
             if item["spec"].get("nodeName"):
                 raise WriteConflict(f"pod is already assigned to node {item['spec']['nodeName']}")
@@ -275,12 +230,12 @@ class SimCluster:
             item["metadata"].setdefault("annotations", {}).update(annotations)
             item["status"].pop("nominatedNodeName", None)
             item["status"]["conditions"] = [_condition("PodScheduled", "True")]
-            self._store.put("Pod", uid, item)
+            self._put("Pod", item)
 
     def set_status(self, uid: str, **fields: Any) -> None:
         """Merge into the status; None takes a field away. A pod that was deleted stays deleted."""
         with self._lock:
-            if ("Pod", uid) not in self._store:
+            if ("Pod", uid) not in self._items:
                 return
             item = self._pod(uid)
             for key, value in fields.items():
@@ -288,7 +243,7 @@ class SimCluster:
                     item["status"].pop(key, None)
                 else:
                     item["status"][key] = value
-            self._store.put("Pod", uid, item)
+            self._put("Pod", item)
             self._count_budgets()
 
     def set_annotation(self, uid: str, key: str, value: str) -> None:
@@ -296,7 +251,7 @@ class SimCluster:
         with self._lock:
             item = self._pod(uid)
             item["metadata"].setdefault("annotations", {})[key] = value
-            self._store.put("Pod", uid, item)
+            self._put("Pod", item)
 
     def patch(
         self, namespace: str, name: str, version: str, change: Callable[[Object], None], kind: Kind = "Pod"
@@ -308,7 +263,7 @@ class SimCluster:
             if item["metadata"]["resourceVersion"] != version:
                 raise WriteConflict(f"{kind} {namespace}/{name} has been modified")
             change(item)
-            self._store.put(kind, _key(kind, item), item)
+            self._put(kind, item)
             return str(item["metadata"]["resourceVersion"])
 
     def delete(self, uid: str) -> None:
@@ -323,31 +278,48 @@ class SimCluster:
             grace = int(item["spec"].get("terminationGracePeriodSeconds", 30))
             item["metadata"]["deletionTimestamp"] = self.clock.text(grace)
             item["metadata"]["deletionGracePeriodSeconds"] = grace
-            self._store.put("Pod", uid, item)
+            self._put("Pod", item)
             self._count_budgets()
 
     def remove(self, uid: str) -> None:
         """Delete the object."""
         with self._lock:
-            if self._store.remove("Pod", uid):
+            pod = self._items.pop(("Pod", uid), None)
+            if pod is not None:
+                self._report("Pod", "delete", pod)
                 self._count_budgets()
 
     # ---- how
 
+    def _get(self, kind: Kind, key: str) -> Object | None:
+        with self._lock:
+            return copy.deepcopy(self._items.get((kind, key)))
+
+    def _put(self, kind: Kind, item: Object) -> None:
+        """Write a new or a changed object, under the lock; it gets the next version."""
+        self._version += 1
+        item["metadata"]["resourceVersion"] = str(self._version)
+        self._items[kind, _key(kind, item)] = item
+        self._report(kind, "set", item)
+
+    def _report(self, kind: Kind, change: Literal["set", "delete"], item: Object) -> None:
+        for tell in self._watchers:
+            tell(SimChange(kind, change, copy.deepcopy(item)))
+
     def _pod(self, uid: str) -> Object:
-        pod = self._store.get("Pod", uid)
+        pod = self._get("Pod", uid)
         if pod is None:
             raise WriteConflict(f"pods with uid {uid} not found")
         return pod
 
     def _count_budgets(self) -> None:
         """disruptionsAllowed = healthy pods - minAvailable, never below 0."""
-        for budget in self._store.all("PodDisruptionBudget"):
-            healthy = sum(1 for pod in self._store.all("Pod") if guards(budget, pod) and _healthy(pod))
+        for budget in self.all("PodDisruptionBudget"):
+            healthy = sum(1 for pod in self.all("Pod") if guards(budget, pod) and _healthy(pod))
             allowed = max(0, healthy - int(budget["spec"]["minAvailable"]))
             if budget["status"]["disruptionsAllowed"] != allowed:
                 budget["status"]["disruptionsAllowed"] = allowed
-                self._store.put("PodDisruptionBudget", _key("PodDisruptionBudget", budget), budget)
+                self._put("PodDisruptionBudget", budget)
 
 
 def guards(budget: Object, pod: Object) -> bool:
