@@ -43,7 +43,7 @@ from extender.objects import decode
 from extender.objects.records import Event, Kind, PodRecord
 from extender.server import acting, deciding, wiring
 from extender.server.acting import KeptSeats, QueueRequests, queue_over
-from extender.server.calls import ApiBinder
+from extender.server.calls import Binder
 from extender.server.deciding import Core
 from extender.server.serve import config
 from extender.settings import Settings
@@ -118,7 +118,7 @@ class Demo:
         released = queue(core, api, SimApi(simulated, ConfigMaps()))
         evicts, keeps = evictions(core, source, api)
         acts = acting.Outside(
-            ApiBinder(Bindings(api, cluster.gpu_names)),
+            Binder(Bindings(api, cluster.gpu_names)),
             keeps,
             evicts,
             queue=released,

@@ -44,7 +44,7 @@ from extender.queue.eviction_plan import EvictionPlanner
 from extender.queue.placement import JointPlacement
 from extender.queue.plan import Planner
 from extender.queue.report import QueueLeader
-from extender.server.calls import ApiBinder, Binder
+from extender.server.calls import Binder
 from extender.server.deciding import Core, cluster_of
 from extender.server.gate import Reviews
 from extender.settings import Settings
@@ -139,7 +139,7 @@ def _outside(core: Core, watches: Watches, server: ApiServer, file: Path | None)
         controllers.append(SaveHistoryStore(learned, core.save_history))
     if queue is not None:
         controllers += dates_of(core, server, queue, namespace if stored else None)
-    binder = ApiBinder(Bindings(server, cluster.gpu_names))
+    binder = Binder(Bindings(server, cluster.gpu_names))
 
     async def close() -> None:
         await connection.close()
@@ -201,7 +201,7 @@ def _reloading(core: Core, file: Path | None) -> list[Controller]:
 
 def _in_shadow(core: Core, server: ApiServer, file: Path | None) -> Outside:
     """What writes nothing of its own: it binds where kube-scheduler asks it to, and removes our gates."""
-    binder = ApiBinder(Bindings(server, core.cluster.gpu_names))
+    binder = Binder(Bindings(server, core.cluster.gpu_names))
     removal = GateRemoval(server, core.cluster)
     log.info("the mode is shadow: everything is decided and recorded, and nothing is answered or written")
     controllers = (removal, *_reloading(core, file))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from extender.act.controller import ClusterSource, Supervisor
 from extender.act.events import EventRecorder
@@ -253,20 +253,8 @@ RESERVING: Final = ("evict", ASKING)
 TOO_LONG = "the Binding of another pod to this node, which requires links, is not written yet"
 
 
-class Binder(Protocol):
+class Binder:
     """Performs bind's write."""
-
-    async def pod(self, namespace: str, name: str) -> PodRecord | None:
-        """The pod as the API server has it; None where there is none, or where it cannot be read."""
-        ...
-
-    async def bind(self, binding: wire.Binding, annotations: dict[str, str]) -> Written:
-        """What became of it; a pod that is bound there already counts as bound."""
-        ...
-
-
-class ApiBinder:
-    """A Binder over one API server."""
 
     def __init__(self, bindings: Bindings) -> None:
         self._bindings = bindings

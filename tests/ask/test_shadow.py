@@ -16,6 +16,7 @@ from extender.kube.client import ApiServer
 from extender.kube.reflector import Feed
 from extender.objects import records
 from extender.objects.records import Event
+from extender.server.calls import Binder
 from extender.server.shadow import ShadowWatch
 from extender.settings import Settings
 from tests.waiting import run_bounded
@@ -24,7 +25,7 @@ from tests.world import DGX1V, WALL, World, machine, pairs, workload
 SHADOW = Settings(mode="shadow")
 
 
-class Bound:
+class Bound(Binder):
     """Binds nothing, and notes what it was asked for."""
 
     def __init__(self) -> None:

@@ -14,6 +14,7 @@ from extender.decide.decisions import BindIntent, Written
 from extender.decide.wire import Binding
 from extender.objects.records import PodRecord
 from extender.objects.records import pod as read_pod
+from extender.server.calls import Binder
 from extender.sim.machines import gpu_uuids, machine, topology_annotation
 from extender.topologies.annotation import KEY, RELAY, decode
 from tests.waiting import run_bounded
@@ -22,7 +23,7 @@ from tests.world import GPU, JSON, TEXT, World, pairs, workload
 PLAN = "gpu-extender.io/gpus"
 
 
-class Api:
+class Api(Binder):
     """The API server, as far as bind needs it. `outcome`: what the next write ends in."""
 
     def __init__(self) -> None:

@@ -19,6 +19,7 @@ from extender.decide import wire
 from extender.decide.decisions import VERBS, Written
 from extender.objects import decode, records
 from extender.objects.records import Event, PodRecord, RecordError
+from extender.server.calls import Binder
 from tests.fuzz import objects
 from tests.fuzz.asking import ask, check_answer, check_filter, check_prioritize, victims_of
 from tests.fuzz.engine import Broken, Step
@@ -127,7 +128,7 @@ def _bind(rng: random.Random) -> JSON:
     return {"PodName": name, "PodNamespace": "default", "PodUID": f"uid-{name}", "Node": node}
 
 
-class _Binder:
+class _Binder(Binder):
     """Every second binding is refused."""
 
     def __init__(self) -> None:

@@ -30,7 +30,7 @@ from extender.kube.client import ApiServer
 from extender.kube.lists import WATCHED_KINDS
 from extender.kube.pod_writes import Bindings
 from extender.server import acting, deciding, wiring
-from extender.server.calls import ApiBinder
+from extender.server.calls import Binder
 from extender.server.wiring import Server
 from extender.settings import Hold, Settings
 from extender.times import Clock
@@ -214,7 +214,7 @@ class _World:
         self.stack.push_async_callback(api.close)
         watches = Watches(api, cluster, chance=random.Random(1), clock=clock)
         core = deciding.Core.over(cluster, watches, clock=clock)
-        server = wiring.connect(core, acting.Outside(ApiBinder(Bindings(api, core.cluster.gpu_names))))
+        server = wiring.connect(core, acting.Outside(Binder(Bindings(api, core.cluster.gpu_names))))
         return core, server, self.loop.create_task(server.supervisor.run())
 
     def _clock(self) -> float:

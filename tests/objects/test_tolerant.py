@@ -20,6 +20,7 @@ from extender.objects.pods import UNREADABLE
 from extender.objects.records import Event, GroupRecord, Kind, NodeRecord, PdbRecord, PodRecord, Record
 from extender.objects.resources import UNKNOWN_COUNT
 from extender.objects.schema import MOST_ENTRIES, RecordError
+from extender.server.calls import Binder
 from tests.kube import hostile
 from tests.world import GPU, JSON, World, machine, pairs, topology, workload
 
@@ -294,7 +295,10 @@ def test_sums_of_huge_pods_do_not_wrap(world: World) -> None:
 
 
 def test_bind_does_not_bind_what_it_cannot_read() -> None:
-    class Binder:
+    class Unread(Binder):
+        def __init__(self) -> None:
+            """It reads from no API server."""
+
         async def pod(self, namespace: str, name: str) -> PodRecord | None:
             found = reading("Pod", workload("p", spec={"containers": 3})).record
             return found if isinstance(found, PodRecord) else None
@@ -302,7 +306,7 @@ def test_bind_does_not_bind_what_it_cannot_read() -> None:
         async def bind(self, binding: Any, annotations: dict[str, str]) -> Written:
             raise AssertionError("it binds")
 
-    world = World(binder=Binder())
+    world = World(binder=Unread())
     world.node("n", 8)
     body = {"PodName": "p", "PodNamespace": "default", "PodUID": "uid-p", "Node": "n"}
     assert "read in full" in world.call("/v1/bind", json.dumps(body).encode()).json["Error"]

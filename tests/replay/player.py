@@ -20,6 +20,7 @@ from pathlib import Path
 
 from extender.cluster.cluster import Cluster
 from extender.decide.decisions import Written
+from extender.server import calls
 from extender.settings import Settings
 from tests.world import JSON, World, logged
 
@@ -29,7 +30,7 @@ ERROR = b'"Error"'
 _TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|[{}\[\]]')
 
 
-class Binder:
+class Binder(calls.Binder):
     """Accepts every Binding, and keeps the annotations of each."""
 
     def __init__(self) -> None:
