@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain, islice
 from typing import Any, Final, NamedTuple
 
 from extender.ask.fleet import Trend, stock
@@ -43,8 +44,12 @@ MOST_FOUND: Final = 20
 """Nodes, and pods, that a search names."""
 MOST_CHOICES: Final = 200
 """Names that a filter offers; others may be typed."""
-SUMMED: Final = ("gpus", "held_gpus", "reserved_gpus", "free_gpus", "closed_gpus", "unhealthy_gpus")
+GPUS: Final = ("gpus", "held_gpus", "reserved_gpus", "free_gpus")
+"""The first are the others together, on nodes that take pods."""
+SUMMED: Final = (*GPUS, "closed_gpus", "unhealthy_gpus")
 """What the cell of a rack has of those of its nodes."""
+Racks = Mapping[str, Sequence[JSON]]
+"""The cells of nodes, by rack or another group."""
 
 
 class NodeFilter(NamedTuple):
@@ -76,10 +81,10 @@ def fleet_view(content: Content, query: Query) -> JSON:
     pods_waiting = [row for row in content.explainer.waiting() if namespace in ("", row[0].namespace)]
     fleet = content.explainer.fleet(pods_waiting, names, namespace)
     groups = racks(content, level, names)
-    shown = groups[(page - 1) * GROUPS_PER_PAGE : page * GROUPS_PER_PAGE]
+    shown = list(groups.items())[(page - 1) * GROUPS_PER_PAGE : page * GROUPS_PER_PAGE]
     holders, drawn = Holders(cluster, kind), []
-    if sum(len(rack.nodes) for rack in groups) <= FEW_NODES:
-        drawn = [maps_of(content, [node.name for node in rack.nodes], holders) for rack in shown]
+    if sum(map(len, groups.values())) <= FEW_NODES:
+        drawn = [maps_of(content, [cell["name"] for cell in cells], holders) for _, cells in shown]
     held = _held(cluster, namespace, groups)
     matches = _matches(cluster, query.get("find", "").strip(), names, namespace)
     return {
@@ -92,13 +97,13 @@ def fleet_view(content: Content, query: Query) -> JSON:
         "choices": _choices(cluster),
         "matches": matches,
         "summary": _summary(fleet["models"], pods_waiting, content.times.wall()) | _of_namespace(groups, held),
-        "heat": _heat(cluster, groups, held, _marked(matches)),
+        "heat": _heat(groups, held, _marked(matches)),
         "trend": _trend(content.trend),
         "models": fleet["models"],
         "waiting": fleet["waiting"],
         "partial_gangs": fleet["partial_gangs"],
         "waiting_pods": pods_view(pods_waiting, "", content.report())["pods"][:FEW_WAITING],
-        "racks": [rack.as_json() for rack in shown],
+        "racks": [_listed(name, cells) for name, cells in shown],
         "page_number": page,
         "pages": max(1, -(-len(groups) // GROUPS_PER_PAGE)),
         "maps": drawn,
@@ -109,8 +114,7 @@ def fleet_view(content: Content, query: Query) -> JSON:
 def _summary(models: Sequence[Mapping[str, Any]], waiting: WaitingPods, wall: float) -> JSON:
     """The fleet in six numbers, over the nodes that take pods: GPUs are allocated, reserved or free. The GPUs of the
     other nodes are a number beside."""
-    fields = ("gpus", "held_gpus", "reserved_gpus", "free_gpus")
-    gpus, allocated, kept, free = (sum(model[field] for model in models) for field in fields)
+    gpus, allocated, kept, free = (sum(model[field] for model in models) for field in GPUS)
     created = [pod.created for pod, _ in waiting if pod.created is not None]
     return {
         "gpus": gpus,
@@ -171,7 +175,7 @@ def _marked(matches: JSON | None) -> frozenset[str]:
     return frozenset([*matches["nodes"], *(pod["node"] for pod in matches["pods"] if pod["node"])])
 
 
-def _held(cluster: ClusterView, namespace: str, groups: Sequence[Rack]) -> Counter[str] | None:
+def _held(cluster: ClusterView, namespace: str, groups: Racks) -> Counter[str] | None:
     """How many GPUs the pods of a namespace hold, by node, of those that it offers; None: no namespace is asked for."""
     if not namespace:
         return None
@@ -179,31 +183,31 @@ def _held(cluster: ClusterView, namespace: str, groups: Sequence[Rack]) -> Count
     for pod in cluster.budgets.pods_in(namespace):
         if pod.gpus and not pod.finished:
             held[pod.node] += cluster.gpu_amount(pod)
-    return Counter({node.name: min(held[node.name], node.held) for rack in groups for node in rack.nodes})
+    return Counter({cell["name"]: min(held[cell["name"]], cell["held_gpus"]) for cell in chain(*groups.values())})
 
 
-def _of_namespace(groups: Sequence[Rack], held: Counter[str] | None) -> JSON:
+def _of_namespace(groups: Racks, held: Counter[str] | None) -> JSON:
     """Of the GPUs of nodes that take pods those that the namespace holds (`held`, by node), and of the others; None:
     none is asked for."""
     if held is None:
         return {"namespace_gpus": None, "namespace_percent": None, "namespace_gpus_of_closed_nodes": None}
-    nodes = [node for rack in groups for node in rack.nodes]
-    gpus = sum(node.gpus for node in nodes if not node.closed)
-    closed, own = (sum(held[node.name] for node in nodes if node.closed is state) for state in (True, False))
+    nodes = list(chain(*groups.values()))
+    gpus = sum(node["gpus"] for node in nodes if node["takes_pods"])
+    closed, own = (sum(held[node["name"]] for node in nodes if node["takes_pods"] is state) for state in (False, True))
     percent = round(100 * own / gpus) if gpus else 0
     return {"namespace_gpus": own, "namespace_percent": percent, "namespace_gpus_of_closed_nodes": closed}
 
 
-def _heat(cluster: ClusterView, groups: Sequence[Rack], held: Counter[str] | None, marked: frozenset[str]) -> JSON:
+def _heat(groups: Racks, held: Counter[str] | None, marked: frozenset[str]) -> JSON:
     """One cell a node, in its group; one cell a group where there are more than MOST_CELLS nodes. `value` of `gpus` is
     what its colour shows: held GPUs, or those that the namespace holds (`held`, by node). `marked`: nodes."""
-    if sum(len(rack.nodes) for rack in groups) <= MOST_CELLS:
+    if sum(map(len, groups.values())) <= MOST_CELLS:
         rows: list[JSON] = [
-            {"name": rack.name, "cells": [_cell(node.as_json(), [node.name], held, marked) for node in rack.nodes]}
-            for rack in groups
+            {"name": name, "cells": [_cell(node, [node], held, marked) for node in nodes]}
+            for name, nodes in groups.items()
         ]
         return {"cell": "node", "groups": rows, "groups_left_out": 0}
-    cells = [_cell(rack.cell(), [node.name for node in rack.nodes], held, marked) for rack in groups[:MOST_CELLS]]
+    cells = [_cell(_in_one(*rack), rack[1], held, marked) for rack in islice(groups.items(), MOST_CELLS)]
     return {
         "cell": "group",
         "groups": [{"name": "", "cells": cells}],
@@ -211,10 +215,11 @@ def _heat(cluster: ClusterView, groups: Sequence[Rack], held: Counter[str] | Non
     }
 
 
-def _cell(cell: JSON, nodes: Sequence[str], held: Counter[str] | None, marked: frozenset[str]) -> JSON:
+def _cell(cell: JSON, nodes: Sequence[JSON], held: Counter[str] | None, marked: frozenset[str]) -> JSON:
     """The cell with what its colour shows, and whether the search is about one of its nodes."""
-    value = cell["held_gpus"] if held is None else sum(held[name] for name in nodes)
-    return {**cell, "value": value, "marked": bool(marked) and not marked.isdisjoint(nodes)}
+    names = [node["name"] for node in nodes]
+    value = cell["held_gpus"] if held is None else sum(held[name] for name in names)
+    return {**cell, "value": value, "marked": not marked.isdisjoint(names)}
 
 
 def _trend(trend: Trend) -> JSON:
@@ -223,89 +228,63 @@ def _trend(trend: Trend) -> JSON:
     return {"since": points[0].at if points else None, "points": [point._asdict() for point in points]}
 
 
-# -- nodes by rack or another group: how many GPUs are held, reserved, free or lost
+# -- nodes by rack or another group: how many GPUs are held, reserved, free or lost, in units of their resource. What
+# -- there is on one node, or on all nodes of a group, is a cell of the map
 
 
-class NodeUse(NamedTuple):
-    """What there is on one node, in units of its resource. `free`: neither held nor reserved."""
-
-    name: str
-    gpus: int
-    held: int
-    reserved: int
-    free: int
-    unhealthy: int
-    closed: bool
-    """Whether it takes no pods."""
-
-    def as_json(self) -> JSON:
-        """The cell of the node in a map; as that of a rack."""
-        return {
-            "name": self.name,
-            "gpus": self.gpus,
-            "held_gpus": self.held,
-            "reserved_gpus": self.reserved,
-            "free_gpus": 0 if self.closed else self.free,
-            "closed_gpus": self.free if self.closed else 0,
-            "unhealthy_gpus": self.unhealthy,
-            "takes_pods": not self.closed,
-        }
+def _sums(cells: Sequence[JSON], fields: Iterable[str]) -> JSON:
+    return {field: sum(cell[field] for cell in cells) for field in fields}
 
 
-class Rack(NamedTuple):
-    """What there is in one group of nodes. GPUs are counted in units of their resource."""
-
-    name: str
-    nodes: list[NodeUse]
-
-    @property
-    def open(self) -> list[NodeUse]:
-        """The nodes that take pods."""
-        return [node for node in self.nodes if not node.closed]
-
-    def cell(self) -> JSON:
-        """The cell of all its nodes in a map: also of those that take no pods."""
-        cells = [node.as_json() for node in self.nodes]
-        sums = {field: sum(cell[field] for cell in cells) for field in SUMMED}
-        return {"name": self.name, **sums, "takes_pods": bool(self.open), "nodes": len(cells)}
-
-    def as_json(self) -> JSON:
-        """The JSON form, as that of a model: over the nodes that take pods, with `closed`: what the others have, but
-        for unhealthy GPUs, which are those of all. `free_gpus`: neither held nor reserved."""
-        nodes, closed = self.open, [node for node in self.nodes if node.closed]
-        by_free = Counter(node.free for node in nodes)
-        return {
-            "name": self.name,
-            "nodes": len(nodes),
-            "gpus": sum(node.gpus for node in nodes),
-            "held_gpus": sum(node.held for node in nodes),
-            "reserved_gpus": sum(node.reserved for node in nodes),
-            "free_gpus": sum(node.free for node in nodes),
-            "closed": {
-                "nodes": len(closed),
-                "gpus": sum(node.gpus for node in closed),
-                "free_gpus": sum(node.free for node in closed),
-            },
-            "unhealthy_gpus": sum(node.unhealthy for node in self.nodes),
-            "whole_nodes": sum(node.free == node.gpus > 0 for node in nodes),
-            "nodes_by_free_gpus": [{"free_gpus": free, "nodes": by_free[free]} for free in sorted(by_free)],
-        }
+def _in_one(name: str, cells: Sequence[JSON]) -> JSON:
+    """The cell of a group: of all its nodes, also of those that take no pods."""
+    takes_pods = any(cell["takes_pods"] for cell in cells)
+    return {"name": name, **_sums(cells, SUMMED), "takes_pods": takes_pods, "nodes": len(cells)}
 
 
-def racks(content: Content, level: str, names: Iterable[str] | None = None) -> list[Rack]:
-    """Each group of nodes that offer GPUs, by name. `names`: of nodes, None: all."""
+def _listed(name: str, cells: Sequence[JSON]) -> JSON:
+    """A group as a model is stated: over the nodes that take pods, with `closed`: what the others have, but for
+    unhealthy GPUs, which are those of all."""
+    nodes, closed = ([cell for cell in cells if cell["takes_pods"] is state] for state in (True, False))
+    by_free = Counter(cell["free_gpus"] for cell in nodes)
+    return {
+        "name": name,
+        "nodes": len(nodes),
+        **_sums(nodes, GPUS),
+        "closed": {
+            "nodes": len(closed),
+            "gpus": sum(cell["gpus"] for cell in closed),
+            "free_gpus": sum(cell["closed_gpus"] for cell in closed),
+        },
+        **_sums(cells, ["unhealthy_gpus"]),
+        "whole_nodes": sum(cell["free_gpus"] == cell["gpus"] > 0 for cell in nodes),
+        "nodes_by_free_gpus": [{"free_gpus": free, "nodes": by_free[free]} for free in sorted(by_free)],
+    }
+
+
+def racks(content: Content, level: str, names: Iterable[str] | None = None) -> dict[str, list[JSON]]:
+    """The cells of the nodes that offer GPUs, by group, both by name. `free_gpus`: neither held nor reserved, on a
+    node that takes pods, `closed_gpus`: on one that takes none. `names`: of nodes, None: all."""
     cluster = content.verbs.cluster
-    groups, by_group = Groups(cluster, level), dict[str, Rack]()
+    in_group, by_group = Groups(cluster, level), dict[str, list[JSON]]()
     named = sorted(cluster.gpus.topologies if names is None else names)
     nodes = [node for name in named if (node := offering(cluster, name)) is not None and cluster.row(name) >= 0]
     rows = cluster.rows.index.rows([node.name for node in nodes])
     gpus, held, reserved, free, _, _ = stock(over(content.verbs), content.times.monotonic(), rows)
     topologies, healthy_of, restricted = cluster.gpus.topologies, cluster.tables.nodes.healthy_of, cluster.restricted
     for at, (node, row) in enumerate(zip(nodes, rows, strict=True)):
-        name, group = node.name, groups.of(node)
+        name = node.name
         count = topologies[name].gpus  # more than MOST_GPUS have no positions, and are all taken to work
-        broken = max(0, count - healthy_of(row).bit_count()) if count <= MOST_GPUS else 0
         closed = name in restricted and bool(node.closed)
-        use = NodeUse(name, gpus[at], held[at], reserved[at], free[at], broken, closed)
-        by_group.setdefault(group, Rack(group, [])).nodes.append(use)
-    return [by_group[name] for name in sorted(by_group)]
+        cell = {
+            "name": name,
+            "gpus": gpus[at],
+            "held_gpus": held[at],
+            "reserved_gpus": reserved[at],
+            "free_gpus": 0 if closed else free[at],
+            "closed_gpus": free[at] if closed else 0,
+            "unhealthy_gpus": max(0, count - healthy_of(row).bit_count()) if count <= MOST_GPUS else 0,
+            "takes_pods": not closed,
+        }
+        by_group.setdefault(in_group.of(node), []).append(cell)
+    return {name: by_group[name] for name in sorted(by_group)}

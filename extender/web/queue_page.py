@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import islice
 from math import inf
 from typing import Final, Literal
@@ -155,11 +155,7 @@ class Bar:
 
     def as_json(self) -> JSON:
         """The JSON form."""
-        return {
-            "kind": self.kind, "name": self.name, "is_pod": self.is_pod, "begin": self.begin, "end": self.end,
-            "victims": self.victims, "gpus": self.gpus, "nodes": len(self.nodes), "awaited": self.awaited,
-            "last_awaited": self.last_awaited,
-        }  # fmt: skip
+        return {**asdict(self), "nodes": len(self.nodes)}
 
 
 class Lanes:
