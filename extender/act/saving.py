@@ -43,7 +43,7 @@ from extender.act.controller import Controller, Leadership, repeat
 from extender.act.document import STORE_SECONDS, LearnedStore, Seconds
 from extender.act.events import EventRecorder, of_pod
 from extender.cluster.cluster import Cluster, ClusterView
-from extender.kube.client import ApiError, ApiServer, NoAnswer
+from extender.kube.client import ApiError, ApiServer, NoAnswer, object_in
 from extender.kube.own_objects import ConfigMap, Regarding
 from extender.kube.pod_writes import AT_ONCE, PodEvictions, PodPatches, pod_path
 from extender.log import get_log
@@ -476,9 +476,6 @@ class _Pod(msgspec.Struct):
     spec: _Spec
 
 
-_POD: Final = msgspec.json.Decoder(_Pod)
-
-
 class EvictionRequests:
     """Those of one Lease at one API server."""
 
@@ -490,7 +487,7 @@ class EvictionRequests:
         """Request the eviction of the pod where it names responders; raises nothing."""
         try:
             found = await self._server.find(pod_path(pod.namespace, pod.name))
-            stated = None if found is None else _POD.decode(found)
+            stated = None if found is None else object_in(found, _Pod)
             if stated is None or stated.metadata.uid != pod.uid or not stated.spec.evictionResponders:
                 return "none"
             await self._server.post(self._path(pod), msgspec.json.encode(self._object(pod)))
@@ -498,7 +495,7 @@ class EvictionRequests:
             if error.status == 409:  # it stands already
                 return "stands"
             return self._failed(pod, error, "none" if error.is_final else "unknown")
-        except (NoAnswer, msgspec.MsgspecError, RecursionError) as error:
+        except NoAnswer as error:
             return self._failed(pod, error, "unknown")
         return "stands"
 

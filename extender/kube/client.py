@@ -21,7 +21,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple, Self, TypeVar
 
 import aiohttp
 import msgspec
@@ -43,6 +43,7 @@ JSON = "application/json"
 _METADATA_ONLY = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
 _LONGEST_ERROR = 2**20  # bytes of the body of an error
 
+T = TypeVar("T")
 Headers = Callable[[], Awaitable[Mapping[str, str]]]
 
 
@@ -389,6 +390,14 @@ def message_of(body: bytes) -> str:
     except (msgspec.MsgspecError, RecursionError):
         message = None
     return (message or body.decode(errors="replace").strip() or "no message")[:500]
+
+
+def object_in(body: bytes, kind: type[T]) -> T:
+    """The object of an answer. NoAnswer: another thing came."""
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise NoAnswer(f"the answer cannot be read: {error}") from error
 
 
 def retry_after_of(text: str) -> float | None:

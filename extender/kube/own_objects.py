@@ -5,16 +5,15 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Mapping
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
 import msgspec
 
-from extender.kube.client import MERGE_PATCH, ApiError, ApiServer, NoAnswer
+from extender.kube.client import MERGE_PATCH, ApiError, ApiServer, object_in
 from extender.times import Clock
 
 _LABELS: Final = {"app.kubernetes.io/name": "gpu-extender"}
-T = TypeVar("T")
 
 
 class StoredTexts(NamedTuple):
@@ -33,10 +32,6 @@ class _Versioned(msgspec.Struct):
 class _ConfigMap(msgspec.Struct):
     metadata: _Versioned
     data: dict[str, str] | None = None
-
-
-class _Written(msgspec.Struct):
-    metadata: _Versioned
 
 
 class VersionConflict(Exception):
@@ -58,7 +53,7 @@ class ConfigMap:
         body = await self._server.find(self._path)
         if body is None:
             return StoredTexts({}, "")
-        configmap = _decoded(body, _READ)
+        configmap = object_in(body, _ConfigMap)
         return StoredTexts(configmap.data or {}, configmap.metadata.resourceVersion, configmap.metadata.uid)
 
     async def change(self, changes: Mapping[str, str | None], version: str) -> str:
@@ -82,13 +77,13 @@ class ConfigMap:
             if error.status == 409 or (error.status == 404 and version):
                 raise VersionConflict from error
             raise
-        return _decoded(answer, _WRITTEN).metadata.resourceVersion
+        return object_in(answer, _ConfigMap).metadata.resourceVersion
 
     async def put(self, changes: Mapping[str, str | None]) -> StoredTexts:
         """Writes keys that no other writer writes, whatever the version is; None removes one. What is there then."""
         body = msgspec.json.encode({"metadata": {"managedFields": [{}]}, "data": changes})
         try:
-            configmap = _decoded(await self._server.patch(self._path, body), _READ)
+            configmap = object_in(await self._server.patch(self._path, body), _ConfigMap)
             return StoredTexts(configmap.data or {}, configmap.metadata.resourceVersion)
         except ApiError as error:
             if error.status != 404:
@@ -98,17 +93,6 @@ class ConfigMap:
         except VersionConflict:  # another writer made it meanwhile
             return await self.put(changes)
         return await self.read()
-
-
-_READ: Final = msgspec.json.Decoder(_ConfigMap)
-_WRITTEN: Final = msgspec.json.Decoder(_Written)
-
-
-def _decoded(body: bytes, decoder: msgspec.json.Decoder[T]) -> T:
-    try:
-        return decoder.decode(body)
-    except (msgspec.MsgspecError, RecursionError) as error:
-        raise NoAnswer(f"no ConfigMap came: {error}") from error
 
 
 # -- a Lease -----------------------------------------------------------------------------------------------------------
@@ -218,7 +202,7 @@ class Lease:
         body = await self._server.find(self._path)
         if body is None:
             return None, ""
-        lease = _lease(body)
+        lease = object_in(body, _Lease)
         spec = lease.spec
         seen = (spec.holderIdentity or "", spec.renewTime or "")
         if self._seen != seen:
@@ -229,7 +213,7 @@ class Lease:
     async def resign(self) -> None:
         """Let the next one have it at once."""
         self._renewed_at = None
-        lease = _lease(await self._server.get(self._path))
+        lease = object_in(await self._server.get(self._path), _Lease)
         if lease.spec.holderIdentity == self.identity:
             now = micro_time(self._wall())
             await self._write(_LeaseSpec("", 1, now, now, lease.spec.leaseTransitions), lease)
@@ -248,13 +232,6 @@ class Lease:
                 return False
             raise
         return True
-
-
-def _lease(body: bytes) -> _Lease:
-    try:
-        return msgspec.json.decode(body, type=_Lease)
-    except (msgspec.MsgspecError, RecursionError) as error:
-        raise NoAnswer(f"no Lease came: {error}") from error
 
 
 # -- Events ------------------------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from urllib.parse import quote
 import msgspec
 
 from ext_core import prune
-from extender.kube.client import MERGE_PATCH, STRATEGIC_PATCH, ApiError, ApiServer, NoAnswer
+from extender.kube.client import MERGE_PATCH, STRATEGIC_PATCH, ApiError, ApiServer, NoAnswer, object_in
 from extender.kube.lists import WatchedKind, pages
 from extender.metrics import Metrics
 from extender.objects import decode, records
@@ -116,22 +116,16 @@ def _with_gates(gates: Sequence[str]) -> dict[str, object]:
     return {"schedulingGates": [{"name": gate} for gate in gates] or None}
 
 
-_DECODER: Final = msgspec.json.Decoder(_Written)
-
-
 async def patched(server: ApiServer, path: str, body: Mapping[str, object], content_type: str) -> Patched:
     """Patch the object of a path, which states the resourceVersion that it changes; raises nothing."""
     try:
         answer = await server.change("PATCH", path, msgspec.json.encode(body), content_type)
+        return Patched("written", object_in(answer, _Written).metadata.resourceVersion)
     except (ApiError, NoAnswer) as error:
         status = error.status if isinstance(error, ApiError) else 0
         if status in (404, 409):
             return Patched("gone" if status == 404 else "conflict", message=str(error))
         return _failed(error)
-    try:
-        return Patched("written", _DECODER.decode(answer).metadata.resourceVersion)
-    except (msgspec.MsgspecError, RecursionError) as error:
-        return Patched("unknown", message=f"no object came: {error}")
 
 
 def _failed(error: ApiError | NoAnswer) -> Patched:
@@ -508,10 +502,7 @@ async def age_limits(server: ApiServer) -> dict[str, str]:
     async with aclosing(_pages(server, WatchedKind("Group", "/api/v1/namespaces", _PAGE))) as read:
         async for page in read:
             for raw in page.items:
-                try:
-                    meta = msgspec.json.decode(raw, type=_Object).metadata
-                except (msgspec.MsgspecError, RecursionError) as error:
-                    raise NoAnswer(f"a Namespace that cannot be read: {error}") from error
+                meta = object_in(raw, _Object).metadata
                 if (text := (meta.annotations or {}).get(AGE_LIMIT)) is not None:
                     limits[meta.name] = text
     return limits

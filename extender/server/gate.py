@@ -26,7 +26,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from extender.errors import Busy
-from extender.kube.client import ApiError, ApiServer, NoAnswer
+from extender.kube.client import ApiError, ApiServer, NoAnswer, object_in
 from extender.log import Allowance, get_log
 from extender.metrics import Metrics
 from extender.web.pages import OWN_PODS_ONLY, Handler, Names, error_response
@@ -297,8 +297,4 @@ class Reviews:
 
     async def _ask(self, path: str, version: str, kind: str, spec: Mapping[str, Any]) -> _Status:
         body = msgspec.json.encode({"apiVersion": version, "kind": kind, "spec": spec})
-        answer = await self._server.post(path, body)
-        try:
-            return msgspec.json.decode(answer, type=_Answer).status
-        except msgspec.MsgspecError as error:
-            raise NoAnswer(f"{kind}: an answer that cannot be read: {error}") from error
+        return object_in(await self._server.post(path, body), _Answer).status
