@@ -138,7 +138,11 @@ def main(arguments: list[str]) -> int:
     if asked.config:
         settings = read_settings(asked.config, known())
     small = claim_machines() if asked.claims else machines()
-    items = small if asked.cluster is None else frozen.objects(asked.cluster.read_bytes(), str(asked.cluster))
+    items = (
+        small
+        if asked.cluster is None
+        else [document.item for document in frozen.documents(asked.cluster.read_bytes(), str(asked.cluster))]
+    )
     raw = orjson.dumps({"kind": "List", "items": list(repeated(items, asked.nodes))})
     snapshot = SupposedCluster.of(
         settings, frozen.parse(raw, frozenset(one.name for one in settings.resources), "", [])

@@ -31,9 +31,11 @@ MOST_MESSAGE: Final = 1_000
 """Characters of what is wrong with an object: it may quote the object."""
 
 
-def read(path: Path, gpus: frozenset[str], invalid: list[Invalid] | None = None) -> list[Event]:
+def read(
+    path: Path, gpus: frozenset[str], invalid: list[Invalid] | None = None, items: list[dict[str, Any]] | None = None
+) -> list[Event]:
     """Every object of the file that we know, as events; BadCluster with the place of the first that is wrong."""
-    return parse(load(path), gpus, str(path), invalid)
+    return parse(load(path), gpus, str(path), invalid, items)
 
 
 def load(path: Path) -> bytes:
@@ -42,11 +44,6 @@ def load(path: Path) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise BadCluster(f"cannot be read: {error.strerror or error}", path=str(path)) from error
-
-
-def objects(raw: bytes, source: str) -> list[dict[str, Any]]:
-    """Every object of the file as it stands there."""
-    return [item for item in _items(raw, source) if isinstance(item, dict)]
 
 
 def documents(raw: bytes, source: str, repeated: list[str] | None = None) -> list[Document]:
@@ -60,18 +57,24 @@ def documents(raw: bytes, source: str, repeated: list[str] | None = None) -> lis
 
 
 def parse(
-    raw: bytes, gpus: frozenset[str], source: str = "cluster", invalid: list[Invalid] | None = None
+    raw: bytes,
+    gpus: frozenset[str],
+    source: str = "cluster",
+    invalid: list[Invalid] | None = None,
+    items: list[dict[str, Any]] | None = None,
 ) -> list[Event]:
-    """Every object of the file that we know, as events. An object is read as far as it can be (`decode.py`), and else
-    left out: what is wrong goes to `invalid`. Where an object that only states how many pods of a group must run cannot
-    be read, that number is unknown. BadCluster: it is malformed, or nothing in it can be read; it names the first
-    object that is wrong.
+    """Every object of the file that we know, as events; all objects go to `items` as they stand there. An object is
+    read as far as it can be (`decode.py`), and else left out: what is wrong goes to `invalid`. Where an object that
+    only states how many pods of a group must run cannot be read, that number is unknown. BadCluster: it is malformed,
+    or nothing in it can be read; it names the first object that is wrong.
     """
     events: list[Event] = []
     wrong: list[tuple[str, str]] = []
     invalid_objects: list[Invalid] = [] if invalid is None else invalid
     for number, item in enumerate(_items(raw, source, invalid_objects)):
         path = f"{source}: items[{number}]"
+        if items is not None and isinstance(item, dict):
+            items.append(item)
         kind = item.get("kind") if isinstance(item, dict) else None
         if not isinstance(kind, str):
             wrong.append((path, "an object without kind" if isinstance(item, dict) else "no object of Kubernetes"))

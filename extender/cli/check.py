@@ -83,24 +83,24 @@ def run(options: argparse.Namespace) -> int:
     from extender.objects import decode
 
     invalid: list[Invalid] = []
+    items: list[JSON] = []
     complete: frozenset[str] = frozenset()
     if options.cluster is not None:
-        raw, source = frozen.load(options.cluster), str(options.cluster)
+        events, invalid = sources.events(options, settings, items)
     else:
         from extender.kube.lists import CHECKED_KINDS
 
-        source = "the API server"
         raw = sources.by_api_server(lambda server: _listed(server, invalid), options.kubeconfig)
+        gpus = frozenset(resource.name for resource in settings.resources)
+        events = frozen.parse(raw, gpus, "the API server", invalid, items)
         complete = frozenset(watched.object_kind for watched in CHECKED_KINDS)
-    gpus = frozenset(resource.name for resource in settings.resources)
-    events = frozen.parse(raw, gpus, source, invalid)
     snapshot = SupposedCluster.of(settings, events)
     if options.cluster is not None and not snapshot.cluster.nodes and not snapshot.cluster.pods:
-        raise BadCluster("has neither Node nor Pod, so nothing can be judged", path=source)
+        raise BadCluster("has neither Node nor Pod, so nothing can be judged", path=str(options.cluster))
     answered = checks.answer(
         settings,
         snapshot.cluster,
-        frozen.objects(raw, source),
+        items,
         wall,
         advice=offline.explainer(settings, events, wall).advice(),
         complete=complete,

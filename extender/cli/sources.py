@@ -213,14 +213,17 @@ def of_server(options: argparse.Namespace) -> bool:
     return options.cluster is None and options.kubeconfig is None
 
 
-def events(options: argparse.Namespace, settings: Settings) -> tuple[list[Event], list[Invalid]]:
-    """The objects of the API server or the file, and what is wrong with some of them. Unreachable, BadCluster."""
+def events(
+    options: argparse.Namespace, settings: Settings, items: list[dict[str, Any]] | None = None
+) -> tuple[list[Event], list[Invalid]]:
+    """The objects of the API server or the file, and what is wrong with some of them; those of the file go to `items`
+    as they stand there. Unreachable, BadCluster."""
     from extender.ask import frozen  # here: --help need not load the core
 
     gpus = frozenset(resource.name for resource in settings.resources)
     invalid: list[Invalid] = []
     if options.cluster is not None:
-        return list(frozen.read(options.cluster, gpus, invalid)), invalid
+        return frozen.read(options.cluster, gpus, invalid, items), invalid
     return listed(options.kubeconfig, gpus, invalid), invalid
 
 

@@ -91,22 +91,16 @@ def _frozen(
     topologies: dict[str, Topology],
 ) -> dict[str, Any]:
     """The answer by a cluster that is read once. `topologies`: those of its nodes are put there."""
-    from extender.ask import frozen, offline
+    from extender.ask import offline
     from extender.ask.suppose import SupposedCluster
     from extender.ask.whatif import question
     from extender.objects import decode
 
     settings = settings_of(options)
-    gpus = frozenset(resource.name for resource in settings.resources)
     items: list[dict[str, Any]] = []
-    invalid: list[decode.Invalid] = []
-    if options.cluster is not None:  # read once: it may be a pipe
-        raw, source = frozen.load(options.cluster), str(options.cluster)
-        cluster_events, items = frozen.parse(raw, gpus, source, invalid), frozen.objects(raw, source)
-    else:
-        cluster_events, invalid = events(options, settings)
+    cluster_events, invalid = events(options, settings, items)
     snapshot = SupposedCluster.of(settings, cluster_events)
-    asked = question.read(documents, gpus, named, _changes(options))
+    asked = question.read(documents, snapshot.cluster.gpu_names, named, _changes(options))
     answered = offline.whatif(snapshot, asked, wall, items)
     answered["warnings"] = [*decode.warnings(invalid), *answered["warnings"]]
     topologies.update(snapshot.cluster.gpus.topologies)

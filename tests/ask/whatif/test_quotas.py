@@ -418,8 +418,7 @@ def test_a_deployment_is_judged_with_the_pods_of_its_replica_set() -> None:
 
 def test_pods_beyond_a_quota_are_a_finding() -> None:
     items = [node(), quota({f"requests.{GPU}": "3"}), pod("p", 2), pod("r", 2)]
-    raw = json.dumps({"kind": "List", "items": items}).encode()
-    answer = checks.answer(Settings(), snapshot(items).cluster, frozen.objects(raw, "x"), WALL)
+    answer = checks.answer(Settings(), snapshot(items).cluster, items, WALL)
     (found,) = [one for one in answer["findings"] if one["code"] == "quota-exceeded"]
     assert (found["severity"], found["facts"]) == ("warning", {"used": 4, "hard": 3})
 
@@ -430,8 +429,7 @@ def test_sums_beyond_every_json_integer_are_answered() -> None:
     for one in huge:
         one["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "8E", "memory": "8E"}}
     items = [node(), quota({"cpu": str(LARGEST), "memory": "1"}), *huge]
-    raw = json.dumps({"kind": "List", "items": items}).encode()
-    answer = checks.answer(Settings(), snapshot(items).cluster, frozen.objects(raw, "x"), WALL)
+    answer = checks.answer(Settings(), snapshot(items).cluster, items, WALL)
     assert orjson.loads(orjson.dumps(answer))["summary"] == answer["summary"]
     assert {one["code"] for one in answer["findings"]} == {"quota-too-small"}
     use = QuotaUse(map(limits.resource_quota, items[1:2]))
