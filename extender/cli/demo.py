@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
@@ -49,8 +50,7 @@ from extender.server.serve import config
 from extender.settings import Settings
 from extender.sim import cluster, evening
 from extender.sim.cluster import FINISHED, ConfigMaps, SimChange, SimCluster
-from extender.sim.day import Day, NotAsTold, Scene, build
-from extender.sim.kubelet import Kubelets
+from extender.sim.day import NotAsTold, Scene, build
 from extender.sim.scheduler import CallFailed, Extender
 from extender.times import Clock
 
@@ -127,7 +127,6 @@ class Demo:
         server = wiring.connect(core, acts, Forks(rest=0.0, nice=0))  # here nobody waits for a verb
         host = uvicorn.Server(config(server.app, server.connections, cluster.settings))
         ended = threading.Event()
-        learned = lambda: core.run_times.revision  # noqa: E731
 
         def play() -> None:
             extender = Extender(HOST, self.port, START_SECONDS)  # a machine that is slow plays the day slowly
@@ -137,10 +136,12 @@ class Demo:
                 # The day's clock leaps, and an instance whose queue has not begun knows the seats for seconds only.
                 if not _within(START_SECONDS, lambda: released.report is not None):
                     raise NotAsTold("the queue begins")
-                if self._show(_scenes(simulated, kubelets, extender, source, self.seed, learned), ended):
+                stage = simulated, kubelets, extender, source, self.seed
+                day = evening.Evening(*stage)
+                if self._show(chain(day.scenes(), day.evening(lambda: core.run_times.revision)), ended):
                     self.result = 0
                     clock.release()
-                    traffic = None if self.once else evening.Traffic(simulated, kubelets, extender, source, self.seed)
+                    traffic = None if self.once else evening.Traffic(*stage)
                     while traffic and not ended.wait(STEP_SECONDS):
                         traffic.step()
             except NotAsTold as broken:
@@ -205,21 +206,6 @@ class Demo:
         for row in cost_table(scene.cost, scene.certificate, "") if scene.cost else ():
             put(Text(row, "bold" if isinstance(row, screen.HeaderLine) else ""), 4)
         put(Text(f"curl '{url}/debug/{scene.view}?pod={scene.pod}'", "dim"))
-
-
-def _scenes(
-    simulated: SimCluster,
-    kubelets: Kubelets,
-    extender: Extender,
-    source: SimSource,
-    seed: int,
-    learned: Callable[[], int],
-) -> Iterator[Scene]:
-    yield from Day(simulated, kubelets, extender, source, seed).scenes()
-    yield evening.claimed(simulated, kubelets, extender, source, seed)
-    yield evening.asked(simulated, kubelets, extender, source, seed)
-    yield evening.dated(simulated, kubelets, extender, source, seed, learned)
-    yield evening.waits(simulated, kubelets, extender, source, seed)
 
 
 def listen_anywhere(port: int) -> socket.socket:

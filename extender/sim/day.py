@@ -424,8 +424,8 @@ class Day:
 
     # ---- what they share
 
-    def _at(self, hour: int) -> None:
-        self._clock.until(MORNING.replace(hour=hour))
+    def _at(self, hour: int, minute: int = 0) -> None:
+        self._clock.until(MORNING.replace(hour=hour, minute=minute))
 
     def _submit(self, pod: SimPod) -> CycleOutcome:
         return self._scheduler.run([self._cluster.create(pod.object())])[0]
