@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from extender.ask import nodes as judged_nodes
 from extender.ask import place, warn
@@ -34,6 +34,11 @@ from extender.queue.gang import WaitingGang, present
 from extender.queue.placement import Placed
 from extender.queue.report import QueueReport
 from extender.queue.units import ClaimDoubt
+
+NO_SEARCH: Final = {"proved": True, "nodes_examined": 0, "sets_examined": 0, "runner_up": None, "lost_on": None}
+"""The certificate of a gang for which no pod need leave."""
+OF_GROUP: Final = ("verdict", "victims", "cost", "certificate", "text", "ways_out", "nearest")
+"""What a gang of which one pod is placed has as that pod has it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,36 +125,31 @@ def _group(case: GangCase, verdict: str, outcome: Outcome) -> dict[str, Any]:
     supposed, gang, placed, search = case.supposed, case.gang, outcome.placed, outcome.search
     best = None if search is None else search.best
     domain = None if placed is None else placed.domain
-    proof = {
-        "proved": True,
-        "nodes_examined": len(supposed.cluster.nodes),
-        "sets_examined": 0,
-        "runner_up": None,
-        "lost_on": None,
-    }
+    proof = NO_SEARCH | {"nodes_examined": len(supposed.cluster.nodes)}
     if search is not None:
         proof = gang_certificate(supposed.cluster, search)
-    return {
-        "gang": str(gang.ref),
-        "source": gang.ref.source,
-        "min": gang.minimum if gang.known else None,
-        "size": gang.size,
+    return _stated(supposed.cluster, gang) | {
         "verdict": verdict,
         "domain": None if domain is None else {"level": domain[0], "value": domain[1]},
         "pods": [
             {"name": pod.name, "namespace": pod.namespace} | _seat(case, placed, at) for at, pod in enumerate(gang.pods)
         ],
-        **_running(supposed.cluster, gang),
         "victims": [certificate.victim(supposed.cluster, pod) for pod in outcome.victims],
         "cost": cost_of(search, best) if search is not None and best is not None and outcome.victims else [],
         "certificate": proof | {"proved": outcome.proved},
     }
 
 
-def _running(cluster: ClusterView, gang: WaitingGang) -> dict[str, Any]:
-    """The pods of the gang that run already; no key where there is none."""
+def _stated(cluster: ClusterView, gang: WaitingGang) -> dict[str, Any]:
+    """What the JSON form has of the gang as it is: `running`, where pods of it run already."""
     pods = running(cluster, gang.members)
-    return {"running": pods} if pods else {}
+    return {
+        "gang": str(gang.ref),
+        "source": gang.ref.source,
+        "min": gang.minimum if gang.known else None,
+        "size": gang.size,
+        **({"running": pods} if pods else {}),
+    }
 
 
 def _seat(case: GangCase, placed: Placed | None, at: int) -> dict[str, Any]:
@@ -252,17 +252,9 @@ def _claims_in_turn(gang: WaitingGang, doubt: ClaimDoubt) -> dict[str, str]:
 def of_one(cluster: ClusterView, gang: WaitingGang, result: Mapping[str, Any]) -> dict[str, Any]:
     """The JSON form of a gang of which one pod is placed, by the result of that pod."""
     (pod,) = gang.pods
-    entry = {
-        "gang": str(gang.ref),
-        "source": gang.ref.source,
-        "min": gang.minimum if gang.known else None,
-        "size": gang.size,
-        "domain": None,
-        "pods": [{"name": pod.name, "namespace": pod.namespace, "node": result["node"], "gpus": result["gpus"]}],
-        **_running(cluster, gang),
-    }
-    copied = ("verdict", "victims", "cost", "certificate", "text", "ways_out", "nearest")
-    return entry | {key: result[key] for key in copied if key in result}
+    placed = {"name": pod.name, "namespace": pod.namespace, "node": result["node"], "gpus": result["gpus"]}
+    copied = {key: result[key] for key in OF_GROUP if key in result}
+    return _stated(cluster, gang) | {"domain": None, "pods": [placed], **copied}
 
 
 def counterparts(cluster: ClusterView, named: gangs.Ref, pods: Sequence[PodRecord]) -> list[PodRecord | None]:
@@ -299,7 +291,6 @@ def running_whole(cluster: ClusterView, named: gangs.Ref) -> dict[str, Any]:
     """The JSON form of a gang of which all pods run: nothing is placed, and nothing is evicted for it."""
     members = present(cluster, named)
     size, least = gangs.wanted(named, gangs.Members(members), cluster.gangs.objects)
-    proof = {"proved": True, "nodes_examined": 0, "sets_examined": 0, "runner_up": None, "lost_on": None}
     return {
         "gang": str(named),
         "source": named.source,
@@ -311,5 +302,5 @@ def running_whole(cluster: ClusterView, named: gangs.Ref) -> dict[str, Any]:
         "running": running(cluster, members),
         "victims": [],
         "cost": [],
-        "certificate": proof,
+        "certificate": NO_SEARCH,
     }
