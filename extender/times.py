@@ -98,7 +98,7 @@ class Rests:
         return now < self._until.get(namespace, now)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Clock:
     """The clocks of a process. Tests and the demo give their own."""
 
@@ -106,6 +106,11 @@ class Clock:
     wall: Callable[[], float] = time.time  # seconds since 1970, for what is written
     cpu: Callable[[], float] = time.thread_time
     """Seconds that this thread has run, for the share of it that a task may take."""
+
+    def stop(self) -> None:
+        """Its times stand still from now on."""
+        now, wall = self.monotonic(), self.wall()
+        self.monotonic, self.wall = lambda: now, lambda: wall
 
 
 class Epoch:

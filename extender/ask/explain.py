@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 from extender.ask import explanation, fleet, making_room, pending, place, warn
@@ -45,27 +45,12 @@ from extender.preemption.search import Preemptor, SearchResult, price_alone
 from extender.queue.gang import together
 from extender.queue.report import QueueLeader, QueueReport, Why, first_names, not_the_leader
 from extender.reservations.seats import Seat
-from extender.times import deadline
+from extender.times import Clock, deadline
 
 ABSENT: Final = "claim-absent"
 """The reason of a pod with claims alone of which an object does not exist."""
 WAYS_SECONDS: Final = 5
 """CPU time after which a server looks for no further way out of a gang."""
-
-
-@dataclass(slots=True)
-class Times:
-    """Two clocks."""
-
-    monotonic: Callable[[], float]
-    """Seconds of the server's clock."""
-    wall: Callable[[], float]
-    """Seconds since 1970."""
-
-    def stop(self) -> None:
-        """Time stands still from now on."""
-        now, wall = self.monotonic(), self.wall()
-        self.monotonic, self.wall = lambda: now, lambda: wall
 
 
 class Explainer:
@@ -74,7 +59,7 @@ class Explainer:
     def __init__(
         self,
         verbs: Verbs,
-        times: Times,
+        clock: Clock,
         report: Callable[[], QueueReport | None],
         *,
         live: bool = True,
@@ -87,7 +72,7 @@ class Explainer:
         self._leader, self._queue = leader, queue or QueueLook()
         self._judge = over(verbs)
         self._decisions, self._evicted, self._live = verbs.decisions, verbs.evicted, live
-        self._times, self._report = times, report
+        self._clock, self._report = clock, report
 
     def pod(self, namespace: str, name: str) -> PodRecord:
         """The pod, or what is kept of one that was evicted. NotFound: it is not in the cluster, or has ended. BadInput:
@@ -152,7 +137,7 @@ class Explainer:
         models = self.models()
         gpus, held = (sum(model[field] for model in models) for field in ("gpus", "held_gpus"))
         waiting = [pod.gpu_count for pod in pending.pods_that_wait(self._judge.cluster) if pod.gpus]
-        return FleetCounts(models, FleetPoint(self._times.wall(), gpus, held, len(waiting), sum(waiting)))
+        return FleetCounts(models, FleetPoint(self._clock.wall(), gpus, held, len(waiting), sum(waiting)))
 
     def _queue_unknown(self) -> list[dict[str, str]]:
         """The warning that the order of the queue is not known here, where pods wait in it."""
@@ -166,15 +151,15 @@ class Explainer:
 
     def partial_gangs(self) -> list[pending.PartialGang]:
         """The gangs whose pods wait for others of them."""
-        return pending.partial_gangs(self._judge.cluster, self._times.wall())
+        return pending.partial_gangs(self._judge.cluster, self._clock.wall())
 
     def pending(self) -> Mapping[str, pending.Pending]:
         """The pods that wait, by PriorityClass."""
-        return pending.by_class(self._judge.cluster, self._times.wall())
+        return pending.by_class(self._judge.cluster, self._clock.wall())
 
     def models(self, names: Iterable[str] | None = None) -> list[dict[str, Any]]:
         """What is left of each GPU model, as `fleet` has it."""
-        return fleet.models(self._judge, self._times.monotonic(), names)
+        return fleet.models(self._judge, self._clock.monotonic(), names)
 
     def waiting(self) -> list[tuple[PodRecord, Why]]:
         """Each pod that waits, with the reason that `fleet` counts it for."""
@@ -187,14 +172,14 @@ class Explainer:
 
     def _moment(self) -> tuple[float, float]:
         """The time on both clocks, at which the cluster is judged from now on."""
-        now, wall = self._times.monotonic(), self._times.wall()
+        now, wall = self._clock.monotonic(), self._clock.wall()
         self._judge.cluster.tick(now)
         self._judge.cluster.at(wall)
         return now, wall
 
     def waiting_pods(self) -> WaitingCounts:
         """How many pods wait, and which of them kube-scheduler has passed over."""
-        waiting, until = self.waiting(), self._times.wall() - pending.LONGEST_BACKOFF
+        waiting, until = self.waiting(), self._clock.wall() - pending.LONGEST_BACKOFF
         fit = {pod.uid for pod, why in waiting if why.reason == pending.FITS}
         last: dict[str, Decision] = {}
         for decision in self._decisions.latest() if fit else ():
@@ -265,7 +250,7 @@ class Explainer:
     def explain(self, pod: PodRecord) -> Explanation:
         """The verdict, with what is unknown on the pod, and its claims that do not count as written. `pod`: as the
         method `pod` gives it."""
-        wall, cluster = self._times.wall(), self._judge.cluster
+        wall, cluster = self._clock.wall(), self._judge.cluster
         victim = self._evicted.of(pod.namespace, pod.uid)
         if victim is not None and victim.is_evicted and pod.uid not in cluster.pods:
             return Explanation(pod, "evicted", eviction_text(victim, wall), evicted=victim.as_json())

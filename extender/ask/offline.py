@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from extender.ask import pending, place, warn
-from extender.ask.explain import Explainer, Times
+from extender.ask.explain import Explainer
 from extender.ask.judge import over
 from extender.ask.place import QueueLook
 from extender.ask.suppose import NOW, SupposedCluster, frozen_verbs
@@ -25,6 +25,7 @@ from extender.queue.backfill import HeadReservation
 from extender.queue.places import GangStart
 from extender.queue.report import QueueReport
 from extender.settings import Settings
+from extender.times import Clock
 
 
 def explain(settings: Settings, events: Iterable[Event], pod: tuple[str, str], wall: float) -> dict[str, Any]:
@@ -67,7 +68,7 @@ def queue(settings: Settings, events: Iterable[Event], wall: float, only: str | 
 
 
 def _explainer(verbs: Verbs, wall: float, queue: QueueLook) -> Explainer:
-    return Explainer(verbs, Times(lambda: NOW, lambda: wall), lambda: queue.report, live=False, queue=queue)
+    return Explainer(verbs, Clock(lambda: NOW, lambda: wall), lambda: queue.report, live=False, queue=queue)
 
 
 def _notes(cluster: ClusterView, start: GangStart) -> Iterator[dict[str, str]]:

@@ -25,7 +25,7 @@ from extender.act.events import EventRecorder, FewEvents
 from extender.act.evictions import OwnEvictions
 from extender.act.parked import ParkedPods
 from extender.ask import frozen
-from extender.ask.explain import Explainer, Times
+from extender.ask.explain import Explainer
 from extender.ask.fleet import FleetCounts
 from extender.ask.forks import Forks
 from extender.ask.making_room import Room
@@ -282,13 +282,12 @@ def explaining(core: Core, outside: Outside, asks: Forks) -> tuple[Content, list
     def report() -> QueueReport | None:
         return queue.report if queue else None
 
-    times = Times(core.clock.monotonic, core.clock.wall)
-    explainer = Explainer(core.verbs, times, report, leader=leader)
-    asks.begin = partial(_stand_still, core, times)
+    explainer = Explainer(core.verbs, core.clock, report, leader=leader)
+    asks.begin = partial(_stand_still, core)
     if outside.advance is not None:
         outside.advance.search = search_of(explainer, core, asks)
     surveys = _surveys(explainer, core, asks, outside.parked)
-    return Content(core.verbs, explainer, times, report, leader, core.trend), surveys
+    return Content(core.verbs, explainer, core.clock, report, leader, core.trend), surveys
 
 
 def search_of(explainer: Explainer, core: Core, asks: Forks) -> Search:
@@ -321,9 +320,9 @@ def _found(asked: WantedRoom, room: Room) -> FoundRoom:
     return FoundRoom(room.places or ((asked.node, 0),), room.amounts, room.moves)
 
 
-def _stand_still(core: Core, times: Times) -> None:
+def _stand_still(core: Core) -> None:
     """In a fork: time stands still, nothing is logged or recorded, and no verb waits."""
-    times.stop()
+    core.clock.stop()
     core.cluster.bound_looks(inf)
     core.verbs.freshness.fixed = core.verbs.freshness.view
     mute()

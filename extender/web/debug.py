@@ -57,7 +57,7 @@ def debug_pages(content: Content, invalid: InvalidObjects, report: Report | None
         return queue(content.report(), verbs.claims, cluster, query.get("queue"), content.leader)
 
     def maps(query: Query) -> JSON:
-        return node_maps(over(verbs), content.times.monotonic(), query.get("node"), query.get("rack"))
+        return node_maps(over(verbs), content.clock.monotonic(), query.get("node"), query.get("rack"))
 
     return (
         page("/debug/decisions", Names.ANY, lambda query: decisions_page.page(content, query)),

@@ -268,7 +268,7 @@ def preemptions_view(content: Content, query: Query) -> JSON:
     """The latest answers that evict pods, newest first, each with its `plans`, the first with `pictures` of the node
     before and after; then the reservations that stand, and whose pods ignore requests to save."""
     verbs = content.verbs
-    now, wall = content.times.monotonic(), content.times.wall()
+    now, wall = content.clock.monotonic(), content.clock.wall()
     standing = islice(verbs.reservations.current(now), MOST_LINES)
     latest = _latest_lines(content, "preemptions", lambda decision: bool(decision.detail.get("victims")))
     for place, preemption in enumerate(latest["preemptions"]):

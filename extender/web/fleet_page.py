@@ -96,7 +96,7 @@ def fleet_view(content: Content, query: Query) -> JSON:
         "filter": {"namespace": namespace, **wanted._asdict()},
         "choices": _choices(cluster),
         "matches": matches,
-        "summary": _summary(fleet["models"], pods_waiting, content.times.wall()) | _of_namespace(groups, held),
+        "summary": _summary(fleet["models"], pods_waiting, content.clock.wall()) | _of_namespace(groups, held),
         "heat": _heat(groups, held, _marked(matches)),
         "trend": _trend(content.trend),
         "models": fleet["models"],
@@ -270,7 +270,7 @@ def racks(content: Content, level: str, names: Iterable[str] | None = None) -> d
     named = sorted(cluster.gpus.topologies if names is None else names)
     nodes = [node for name in named if (node := offering(cluster, name)) is not None and cluster.row(name) >= 0]
     rows = cluster.rows.index.rows([node.name for node in nodes])
-    gpus, held, reserved, free, _, _ = stock(over(content.verbs), content.times.monotonic(), rows)
+    gpus, held, reserved, free, _, _ = stock(over(content.verbs), content.clock.monotonic(), rows)
     topologies, healthy_of, restricted = cluster.gpus.topologies, cluster.tables.nodes.healthy_of, cluster.restricted
     for at, (node, row) in enumerate(zip(nodes, rows, strict=True)):
         name = node.name

@@ -138,7 +138,7 @@ def maps_of(content: Content, names: Sequence[str], holders: Holders) -> list[JS
 def _maps(content: Content, names: Iterable[str], without: frozenset[str] = NONE) -> Iterator[JSON]:
     """As `stocked`, with what is `reserved` there. `without`: uids of pods for which nothing counts as reserved."""
     by_node = reserved_by_node(content, without)
-    for view in stocked(over(content.verbs), content.times.monotonic(), names, without):
+    for view in stocked(over(content.verbs), content.clock.monotonic(), names, without):
         yield view | {"reserved": by_node.get(view["node"], [])}
 
 
@@ -307,7 +307,7 @@ def reserved_by_node(content: Content, without: Collection[str] = ()) -> Reserve
     """By node: for which pod, how many GPUs, which (None: not known), and by what. A pod counts once. `without`: uids
     of pods that are left out."""
     claims, cluster = content.verbs.claims, content.verbs.cluster
-    now = content.times.monotonic()
+    now = content.clock.monotonic()
     reserved_by_node: dict[str, list[JSON]] = {}
     seen = set(without)
 

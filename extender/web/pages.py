@@ -14,12 +14,13 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
-from extender.ask.explain import Explainer, Times
+from extender.ask.explain import Explainer
 from extender.ask.fleet import Trend
 from extender.ask.forks import RETRY_SECONDS, ClientLeft, Forks, Question, StreamedAnswer
 from extender.decide.verbs import Verbs
 from extender.errors import BadRequest, Busy, ExtenderError
 from extender.queue.report import QueueLeader, QueueReport
+from extender.times import Clock
 
 JSON = dict[str, Any]
 Query = Mapping[str, str]
@@ -57,7 +58,7 @@ class Content:
 
     verbs: Verbs
     explainer: Explainer
-    times: Times
+    clock: Clock
     report: Callable[[], QueueReport | None]
     """The latest one of this server's queue; None where it does not hold the queue's Lease, or there is none."""
     leader: QueueLeader | None = None

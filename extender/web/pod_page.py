@@ -106,7 +106,7 @@ def pod_view(content: Content, query: Query) -> JSON:
 
 def _required(content: Content, pod: PodRecord) -> Iterator[str]:
     """What it requires beside amounts, in words."""
-    request = content.verbs.claims.request(pod, content.times.monotonic())
+    request = content.verbs.claims.request(pod, content.clock.monotonic())
     if request.wanted > 1 and request.links == "required":
         yield "a linked set"
     if request.wanted and request.nics == "required":
@@ -206,7 +206,7 @@ def _ended(content: Content, namespace: str, name: str, error: NotFound) -> JSON
     node, held = (bound.detail["node"], bound.detail.get("gpus") or []) if bound is not None else (None, None)
     known = node in verbs.cluster.nodes
     phase = f" ({pod.phase})" if pod is not None else ": the cluster no longer has it"
-    ago = "" if bound is None else f"; it was bound to {node} {seconds(content.times.wall() - bound.at)} ago"
+    ago = "" if bound is None else f"; it was bound to {node} {seconds(content.clock.wall() - bound.at)} ago"
     return NOTHING | {
         "pod": {"namespace": namespace, "name": name, "uid": uid, "priority": priority},
         "verdict": "ended",

@@ -32,7 +32,7 @@ def queue_view(content: Content, query: Query) -> JSON:
     """`?queue=`: of one. As /debug/queue, with the first MOST of each list."""
     verbs, only, report = content.verbs, query.get("queue", ""), content.report()
     whole = queue(report, verbs.claims, verbs.cluster, only or None, content.leader)
-    now, wall = content.times.monotonic(), content.times.wall()
+    now, wall = content.clock.monotonic(), content.clock.wall()
     queues, waiting, incomplete = whole["queues"], whole["waiting"], whole["incomplete"]
     return {
         "warnings": whole["warnings"],

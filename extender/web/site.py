@@ -94,7 +94,7 @@ class Site:
         self._made = pages.view(self.made)
         self._shared = pages.view(self.shared)
         self._kept = {
-            view.path: capacity_page.KeptCapacity(lambda: content.verbs.cluster.generation, content.times.monotonic)
+            view.path: capacity_page.KeptCapacity(lambda: content.verbs.cluster.generation, content.clock.monotonic)
             for view in VIEWS
             if view.costly
         }
@@ -129,7 +129,7 @@ class Site:
         """What a costly view shows to all, as JSON."""
         make = BY_PATH[path].costly
         assert make is not None
-        as_of = {"at": self._content.times.wall(), "generation": self._content.verbs.cluster.generation}
+        as_of = {"at": self._content.clock.wall(), "generation": self._content.verbs.cluster.generation}
         return orjson.dumps(make(self._content) | {"as_of": as_of})
 
     def made(self, path: str, query: Query, as_json: bool, shared: bytes) -> bytes:
@@ -143,7 +143,7 @@ class Site:
         if as_json:
             return orjson.dumps(answer)
         address = render.link(f"{view.path}.json", **query)
-        page = _frame(view.title, view.path, address) | {"at": self._content.times.wall()}
+        page = _frame(view.title, view.path, address) | {"at": self._content.clock.wall()}
         return render.html(view.template, answer | {"page": page, "has_page": node_pages.has_page(self._content)})
 
 

@@ -62,7 +62,7 @@ class WhatIfPage:
         """`missing`: what is not known yet, in words."""
 
         def answered(body: bytes) -> bytes:
-            return answer(content.verbs, body, content.report(), content.times.monotonic(), content.times.wall())
+            return answer(content.verbs, body, content.report(), content.clock.monotonic(), content.clock.wall())
 
         self._missing = missing
         self._json, self._whole = pages.page(answered), pages.view(answered, fresh=True)

@@ -14,7 +14,7 @@ from extender.act.advance_store import STATE, AdvanceStore
 from extender.act.controller import ADVANCE, Leadership
 from extender.act.moves import Moves, MovesState
 from extender.act.saving import SaveRequests
-from extender.ask.explain import Explainer, Times
+from extender.ask.explain import Explainer
 from extender.errors import Busy
 from extender.kube.own_objects import ConfigMap, Lease
 from extender.objects.advance import CONFIG_MAP, WantedRoom
@@ -148,8 +148,7 @@ class Case:
                 lambda: self.queue_leader in (name, ""),
             )
             controller = AdvanceController(world.verbs, keeping, lambda: True, self.ear, metrics, clock=clock)
-            times = Times(clock.monotonic, clock.wall)
-            explainer = Explainer(world.verbs, times, lambda: None)
+            explainer = Explainer(world.verbs, clock, lambda: None)
             controller.search = searching(wiring.search_of(explainer, world.core, InPlace(world.cluster)), world)
             yield Instance(self, world, controller, lease)
 

@@ -12,7 +12,7 @@ import pytest
 from prometheus_client import Gauge
 
 from extender.ask import pending
-from extender.ask.explain import Explainer, Times
+from extender.ask.explain import Explainer
 from extender.ask.pending import LONGEST_BACKOFF, POD_SIZES
 from extender.metrics import Metrics
 from extender.objects.queueing import GATE
@@ -24,6 +24,7 @@ from extender.server.wiring import (
     show_nodes_wanted,
     show_waiting_pods,
 )
+from extender.times import Clock
 from tests.ask.capacity.clusters import MODEL
 from tests.world import JSON, InPlace, World, pairs
 
@@ -31,7 +32,7 @@ H, A = {MODEL: "H"}, {MODEL: "A"}
 
 
 def explainer(world: World) -> Explainer:
-    return Explainer(world.verbs, Times(lambda: world.now, lambda: world.wall), lambda: None)
+    return Explainer(world.verbs, Clock(lambda: world.now, lambda: world.wall), lambda: None)
 
 
 def wanted(world: World) -> dict[str, int]:

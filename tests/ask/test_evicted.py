@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 
-from extender.ask.explain import Explainer, Times
+from extender.ask.explain import Explainer
 from extender.cli.explain import lines
 from extender.cluster.cluster import Cluster
 from extender.decide.evicted import Cause, EvictedPods
 from extender.objects import decode
 from extender.objects.records import Event
 from extender.settings import Settings
+from extender.times import Clock
 from extender.web import pod_page
 from extender.web.pages import Content
 from tests.ask.asking import explained
@@ -188,7 +189,7 @@ def test_a_running_pod_says_what_may_evict_it_and_at_what_cost(world: World) -> 
     page = world.call("/pod?pod=default/old", method="GET", accept="text/html")
     assert b"PriorityClasses that may evict it" in page.body
     assert b"serve (1 waiting)" in page.body
-    times = Times(lambda: world.now, lambda: world.wall)
+    times = Clock(lambda: world.now, lambda: world.wall)
     content = Content(world.verbs, Explainer(world.verbs, times, lambda: None), times, lambda: None)
     (own,) = pod_page.page(content, {"pod": "default/old"}, True)
     assert json.loads(own)["evictable_by"] == [{"priority_class": "serve", "priority": 1000, "pods": None}]

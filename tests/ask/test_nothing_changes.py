@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
-from extender.ask.explain import Explainer, Times
+from extender.ask.explain import Explainer
 from extender.ask.explanation import Explanation
 from extender.objects import decode
 from extender.objects.queueing import GATE
 from extender.objects.records import Event
 from extender.settings import Settings
+from extender.times import Clock
 from tests.world import JSON, WALL, World, machine, pairs, workload
 
 PODS = ("fits", "links", "many", "never", "cpu", "gated")
@@ -48,7 +49,7 @@ def filled(nodes: int) -> World:
 
 
 def explainer(world: World) -> Explainer:
-    return Explainer(world.verbs, Times(lambda: world.now, lambda: world.wall), lambda: None)
+    return Explainer(world.verbs, Clock(lambda: world.now, lambda: world.wall), lambda: None)
 
 
 @pytest.mark.parametrize("pod", PODS)

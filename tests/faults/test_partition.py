@@ -5,7 +5,8 @@ Its pods keep their GPUs, nothing new goes there, and all is as before when it i
 
 from __future__ import annotations
 
-from extender.ask.explain import Explainer, Times
+from extender.ask.explain import Explainer
+from extender.times import Clock
 from tests.world import JSON, World, machine, pairs
 
 CUT_OFF = [
@@ -24,7 +25,7 @@ def node(world: World, *, cut_off: bool) -> None:
 
 
 def explained(world: World, name: str) -> JSON:
-    explainer = Explainer(world.verbs, Times(lambda: world.now, lambda: world.wall), lambda: None)
+    explainer = Explainer(world.verbs, Clock(lambda: world.now, lambda: world.wall), lambda: None)
     return explainer.explain(explainer.pod("default", name)).as_json()
 
 

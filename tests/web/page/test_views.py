@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from extender.ask.explain import Times
+from extender.times import Clock
 from extender.web.pages import Content, Pages
 from extender.web.site import VIEWS as SERVED
 from extender.web.site import Live, Site
@@ -31,7 +31,7 @@ VIEWS: dict[str, dict[str, str]] = {
 
 
 def site(world: World) -> Site:
-    times = Times(lambda: world.now, lambda: world.wall)
+    times = Clock(lambda: world.now, lambda: world.wall)
     content = Content(world.verbs, explainer(world), times, lambda: None)
     return Site(content, Live(lambda: 0, world.server.connections.stopping), list, Pages(world.server.asks))
 
