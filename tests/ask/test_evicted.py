@@ -189,10 +189,10 @@ def test_a_running_pod_says_what_may_evict_it_and_at_what_cost(world: World) -> 
     page = world.call("/pod?pod=default/old", method="GET", accept="text/html")
     assert b"PriorityClasses that may evict it" in page.body
     assert b"serve (1 waiting)" in page.body
-    times = Clock(lambda: world.now, lambda: world.wall)
-    content = Content(world.verbs, Explainer(world.verbs, times, lambda: None), times, lambda: None)
-    (own,) = pod_page.page(content, {"pod": "default/old"}, True)
-    assert json.loads(own)["evictable_by"] == [{"priority_class": "serve", "priority": 1000, "pods": None}]
+    clock = Clock(lambda: world.now, lambda: world.wall)
+    content = Content(world.verbs, Explainer(world.verbs, clock, lambda: None), clock, lambda: None)
+    own = pod_page.page(content, {"pod": "default/old"}, True)
+    assert own["evictable_by"] == [{"priority_class": "serve", "priority": 1000, "pods": None}]
 
 
 def test_the_cost_counts_the_gang_that_would_break(world: World) -> None:
