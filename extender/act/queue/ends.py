@@ -41,11 +41,11 @@ class SeatEnds:
         self._cluster, self._seats, self._release, self._metrics = cluster, seats, release, metrics
         self._read = read
         self._seconds = cluster.settings.queue.seat_seconds
-        self._swept_at = 0.0
+        self._swept_at = self._resumed_at = 0.0
 
     def resume(self, now: float) -> None:
         """This instance holds the Lease from now on: what seats cost before is counted by another one."""
-        self._swept_at = now
+        self._swept_at = self._resumed_at = now
 
     async def sweep(self, now: float, busy: Collection[str] = ()) -> None:
         """Look at all seats. `now`: seconds; `busy`: gangs whose releases are under way, and keep their seats."""
@@ -114,10 +114,11 @@ class SeatEnds:
         pod = self._cluster.pods.get(seat.uid)
         return not seat.absent and (pod is None or pod.terminating)
 
-    async def finished(self, seats: Iterable[Seat]) -> bool:
+    async def finished(self, seats: Iterable[Seat]) -> bool | None:
         """End those of the seats whose pods have run to their end; whether there are any. The watch shows such a pod as
-        deleted, and one that runs for a second may be bound and end between two looks. Raises ApiError, NoAnswer."""
-        any_finished = False
+        deleted, and one that runs for a second may be bound and end between two looks. None: there are none, and a pod
+        exists that the watch has not brought yet. Raises ApiError, NoAnswer."""
+        any_finished, late = False, False
         for seat in seats:
             if seat.uid in self._cluster.pods:
                 continue
@@ -126,16 +127,20 @@ class SeatEnds:
                 pod = await self._read(namespace, name)
             except RecordError:
                 continue
-            if pod is not None and pod.uid == seat.uid and pod.finished:
+            if pod is None or pod.uid != seat.uid:
+                continue
+            if pod.finished:
                 self._seats.drop(seat.uid)
                 self._metrics.queue_seats_ended.labels("bound" if pod.node == seat.node else "elsewhere").inc()
                 any_finished = True
-        return any_finished
+            late = late or not (pod.finished or pod.terminating)
+        return any_finished or (None if late else False)
 
     def _over(self, seat: Seat, now: float) -> str:
         """Why a seat ends, as metric label; "" while it does not."""
         if self.deleted(seat):  # a gang that evicts for its seats gives them back as a whole
-            return "deleted" if now - seat.at > SLACK_SECONDS and not seat.awaits else ""
+            seen = now - max(seat.at, self._resumed_at) > SLACK_SECONDS
+            return "deleted" if seen and not seat.awaits else ""
         pod = self._cluster.pods[seat.uid]
         if pod.node:
             return "bound" if pod.node == seat.node else "elsewhere"
@@ -551,8 +556,10 @@ class Repairs:
         lost, deleted = await self._losses(seats)
         if before is not Mending.MOVING:
             self._tried.failed(gang, now)
-        if await self._ends.finished(deleted):  # the others are looked at without them, in the next turn
+        finished = await self._ends.finished(deleted)
+        if finished:  # the others are looked at without them, in the next turn
             self._tried.succeeded(gang)
+        if finished is not False:
             return
         new_seats = await self._freed(gang, seats)
         if new_seats is None:

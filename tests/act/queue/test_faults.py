@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from extender.queue.plan import Looks, Planner
-from tests.act.queue.rig import PODS, SETTINGS, Rig, gated, rig
+from tests.act.queue.rig import PODS, SETTINGS, Rig, gated, rig, world_of
 from tests.act.queue.test_controller import gang, held
 from tests.kube.api_server import Request
 from tests.kube.objects import Objects
@@ -366,3 +366,23 @@ async def test_the_lease_is_renewed_while_a_long_release_is_carried_out(world: W
     task.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await task
+
+
+async def test_the_next_leader_keeps_seats_of_pods_that_its_watch_brings_late() -> None:
+    """The gates are open: without its seats the gang would start in parts."""
+    objects = Objects()
+    async with rig(world_of(), objects) as one, rig(world_of(), objects, "b") as two:
+        one.create(*gang("g", 2, 8))
+        await one.turns(2)
+        assert one.is_open("g-0")
+        for path in [path for path in objects.stored if "leases" in path]:
+            objects.stored[path]["spec"]["holderIdentity"] = ""
+        two.world.now, two.world.wall = one.world.now, one.world.wall
+        for _ in range(4):
+            await two.controller.turn()
+            two.world.now, two.world.wall = two.world.now + 1.0, two.world.wall + 1.0
+        assert len(two.seats) == 2
+        await two.turns(2)
+        one.bind("g-0")
+        await two.turns(2)
+        assert [seat.pod for seat in two.seats] == ["default/g-1"]
