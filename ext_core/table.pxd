@@ -168,6 +168,8 @@ cdef class PodTable:
     cdef inline int64_t work_lost(self, row_t pod, int64_t now_ms, int most_wait) noexcept nogil:
         """GPU-seconds since its last checkpoint, or start, or those in which it saves, and of its restart."""
         cdef int64_t saved = self.saved[pod] if self.flags[pod] & SAVED else 0
+        if not self.flags[pod] & SAVES:  # nearly always
+            return work_lost(self.gpus[pod], self.start[pod], saved, self.restart[pod], -1, 0, now_ms)
         return work_lost(
             self.gpus[pod], self.start[pod], saved, self.restart[pod], self.saves_in(pod, most_wait), self.ignores[pod],
             now_ms)
