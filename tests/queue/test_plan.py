@@ -227,7 +227,7 @@ def test_it_waits_for_gpu_pods_too_where_it_needs_their_room() -> None:
     world.pod("r", 8, "n1", cpu="1", start=world.wall, annotations={"gpu-extender.io/duration": "20m"})
     wait(world, "a", 2, 8, 100, cpu="40")
     assert look(world) == ([], {"a": ("head", "", None)})
-    assert "default/web-a, default/web-b, default/batch" in texts(world)["a"]
+    assert "default/batch, default/web-a, default/web-b" in texts(world)["a"]
 
 
 def test_a_gang_for_which_no_node_is_large_enough_does_not_wait_for_them() -> None:
