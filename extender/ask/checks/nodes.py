@@ -58,6 +58,7 @@ def _nodes(posture: Posture) -> Iterator[Finding]:
         yield from _not_ready(about, wires.get(name, {}))
         yield from _drained(posture, node, about)
         yield from _links(posture, name, about)
+        yield from _stated_otherwise(posture, name, about)
 
 
 def _stated(posture: Posture, node: NodeRecord) -> int:
@@ -114,6 +115,19 @@ def _links(posture: Posture, name: str, about: str) -> Iterator[Finding]:
         "require links", "Run the agent there, or state its links: gpu-extender topo -o annotation prints the value.",
         repeats=True,
     )  # fmt: skip
+
+
+def _stated_otherwise(posture: Posture, name: str, about: str) -> Iterator[Finding]:
+    topology = posture.cluster.gpus.topologies.get(name)
+    if topology is None:
+        return
+    for text in (*topology.disagreements, *topology.warnings):
+        yield Finding(
+            "warning" if text in topology.disagreements else "info", "gpus-stated-otherwise", about,
+            f"{short(text, MOST_MESSAGE)}; what counts of its GPUs is {short(topology.detail, MOST_MESSAGE)}",
+            "Correct what is wrong, or state the links: gpu-extender topo -o annotation prints the value.",
+            repeats=True,
+        )  # fmt: skip
 
 
 def _devices(posture: Posture) -> Iterator[Finding]:

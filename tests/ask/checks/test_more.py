@@ -92,6 +92,16 @@ def test_links_that_are_not_known() -> None:
     assert (one["about"], one["others"]) == ("Node/b", [])
 
 
+def test_what_a_node_states_otherwise_about_its_gpus() -> None:
+    """Its links are not those of its product; a label counts other GPUs than it offers."""
+    product = {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"}
+    linked = {"kind": "Node"} | machine("a", 8, links=pairs(8), labels=product)
+    counted = {"kind": "Node"} | machine("b", 6, labels=product | {"nvidia.com/gpu.count": "8"})
+    found = {one["about"]: one for one in findings(checked(linked, counted), "gpus-stated-otherwise")}
+    assert {about: one["severity"] for about, one in found.items()} == {"Node/a": "warning", "Node/b": "info"}
+    assert found["Node/b"]["message"].startswith("label nvidia.com/gpu.count is 8, the node has 6; what counts of")
+
+
 def test_typos_are_findings() -> None:
     typed = {"gpu-extender.io/link": "required"}
     answer = checked(node(), pod("a", annotations=typed), pod("b", annotations=typed), pod("c", links="yes"))
