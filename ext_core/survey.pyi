@@ -30,4 +30,5 @@ def machines(nodes: NodeTable, rows: array[int]) -> array[int]:
 def stock(nodes: NodeTable, rows: array[int]) -> tuple[array[int], array[int], array[int], array[int]]:
     """Of each row: (units of all GPU resources, int64[n]; those of them that are free, claims taken, int64[n]; the link
     shape, int32[n], 0 where it or the positions of held GPUs are not known; the mask of the healthy GPUs that no pod
-    holds and no claim will probably take, uint32[n], 0 with shape 0)."""
+    holds and no claim will probably take, uint32[n], 0 with shape 0). Where all GPUs that may be free are linked with
+    each other, it does not matter which ones are held: the mask then has any GPUs, as many as are free."""

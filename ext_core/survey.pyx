@@ -8,6 +8,7 @@ from array import array
 from ext_core.ask cimport Ask
 from ext_core.checks cimport check_ask, check_rows
 from ext_core.ints cimport amount_t, int32_t, int64_t, mask_t, row_t, uint8_t
+from ext_core.masks cimport popcount
 from ext_core.table cimport FIRST_GPU, TERMINATING, NodeTable, PodTable
 
 
@@ -133,13 +134,20 @@ def stock(NodeTable nodes, const row_t[::1] rows):
     cdef int64_t[::1] gpus = units, unheld = left
     cdef int32_t[::1] shape = shapes
     cdef mask_t[::1] mask = masks
+    cdef mask_t open
     with nogil:
         for i in range(n):
             row = rows[i]
             for r in range(FIRST_GPU, nodes.resources):
                 gpus[i] += nodes.alloc[r, row]
                 unheld[i] += max(<amount_t>0, nodes.free_count(r, row))
-            if nodes.shape[row] > 0 and nodes.unknown[row] == 0:
-                shape[i] = nodes.shape[row]
-                mask[i] = nodes.open_gpus(row)
+            if nodes.shape[row] <= 0:
+                continue
+            open = nodes.open_gpus(row)
+            if nodes.unknown[row] != 0:
+                if nodes.units[row] != 1 or not nodes.shapes.all_linked(nodes.shape[row], open, 2):
+                    continue
+                while popcount(open) > unheld[i]:
+                    open &= open - 1
+            shape[i], mask[i] = nodes.shape[row], open
     return units, left, shapes, masks

@@ -19,7 +19,7 @@ from extender.ask.machines import Fleet, Look, Machine, copy, probe, takes, usua
 from extender.ask.node_reasons import UNREADABLE
 from extender.ask.nodes import kept_off
 from extender.ask.pending import EVICTING, FITS, SAVING, WaitingPods, alike
-from extender.ask.text import count, short
+from extender.ask.text import count, joined, short
 from extender.cluster.cluster import ClusterView
 from extender.cluster.gpus import MOST_GPUS
 from extender.cluster.nodes import model_of
@@ -485,7 +485,10 @@ def growth_sentence(more: Mapping[str, Any]) -> str:
     used = f"{gpus:,} of their {count(offered, 'GPU')}" if gpus < offered else count(gpus, "GPU")
     alone = more.get("alone", 0)
     each = "requires links or NICs and is" if alone == 1 else "require links or NICs and are"
-    why = f"; {alone:,} of these pods {each} counted with a node each: fewer nodes may do" if alone else ""
+    causes = [f"{alone:,} of these pods {each} counted with a node each"] if alone else []
+    if gangs:
+        causes.append("GPUs that are free now do not count for gangs")
+    why = f"; {joined(causes)}: fewer nodes may do" if causes else ""
     return (
         f"{count(more['nodes'], 'more node')} like {more['like']} (model {short(more['model'])}) would start "
         f"{count(more['pods'], 'waiting pod')} with {used}{gangs}{why}"

@@ -239,8 +239,8 @@ def kept_sets(judge: Judge, asked: Preemptor, names: Sequence[str]) -> list[Kept
     with judge.claims.of(asked.request, asked.now):
         _, _, shapes, free = survey.stock(judge.cluster.tables.nodes, rows)
     return [
-        {size: (sets.most(shape, mask, size), sets.most(shape, mask & ~taken, size)) for size in SIZES if shape}
-        for shape, mask, taken in zip(shapes, free, masks, strict=True)
+        {size: (sets.most(shape, mask, size), sets.most(shape, mask & ~gpus, size)) for size in SIZES if shape and gpus}
+        for shape, mask, gpus in zip(shapes, free, masks, strict=True)
     ]
 
 

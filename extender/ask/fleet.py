@@ -53,9 +53,9 @@ class Model:
 
 def models(judge: Judge, now: float, names: Iterable[str] | None = None) -> list[dict[str, Any]]:
     """Of each model, over the nodes that take pods: how many GPUs are held, reserved and free (`stock`), whole nodes
-    (all GPUs are free), and how many disjoint linked sets of each size are free. A node counts no sets where its links,
-    or the positions of held GPUs, are not known. The nodes that take no pods (`NodeRecord.closed`) are counted apart,
-    those that offer no GPUs are left out. `names`: of nodes, None: all."""
+    (all GPUs are free), and how many disjoint linked sets of each size are free. A node counts no sets where its links
+    are not known, or where it matters which GPUs are held and that is not known. The nodes that take no pods
+    (`NodeRecord.closed`) are counted apart, those that offer no GPUs are left out. `names`: of nodes, None: all."""
     cluster = judge.cluster
     labels, by_name = cluster.settings.mix.model_labels, dict[str, Model]()
     rows = cluster.rows.index.rows(sorted(cluster.gpus.topologies if names is None else names))
@@ -172,10 +172,10 @@ class Stock(NamedTuple):
     reserved: Sequence[int]
     free: Sequence[int]
     shapes: Sequence[int]
-    """The link shape; 0 where it or the positions of held GPUs are not known."""
+    """The link shape; 0 where it is not known, or where it matters which GPUs are held and that is not known."""
     masks: Sequence[int]
-    """The GPUs that are not held and not planned for a pod; 0 with shape 0. `free` may be fewer: which of them are
-    reserved is not always fixed."""
+    """The GPUs that are not held and not planned for a pod; where all are linked and it is not known which ones, any as
+    many; 0 with shape 0. `free` may be fewer: which of them are reserved is not always fixed."""
 
 
 def stock(judge: Judge, now: float, rows: array[int], without: frozenset[str] = NONE) -> Stock:

@@ -14,7 +14,7 @@ from ext_core import fit
 from extender.ask import node_reasons
 from extender.ask.judge import Judge
 from extender.ask.node_reasons import TOO_LITTLE, UNREADABLE
-from extender.ask.nodes import deciding
+from extender.ask.nodes import admitting, deciding
 from extender.ask.text import count
 from extender.cluster.cluster import ClusterView
 from extender.objects import gangs
@@ -211,13 +211,18 @@ def _reason(judge: Judge, asked: Preemptor) -> str:
         rows = admitted(cluster, asked.pod, cluster.rows.all())
     except Unplaceable:
         return UNREADABLE
+    reasons = Counter[str]()
+    if cluster.dra.fits.of(asked.pod) is not None:
+        names, others = admitting(asked.pod, cluster, [cluster.names[row] for row in rows])
+        rows = judge.rows(names)
+        reasons.update(why for _, why in others)
     with judge.claims.of(asked.request, asked.now):
         codes, _ = judge.codes(asked, rows)
         passed = fit.passed(rows, codes)[:MOST_PASSED]
         short = [judge.short(asked, row) for row in passed]
     if not all(short):
         return FITS
-    reasons = Counter({REASONS[code].key: number for code, number in fit.counts(codes).items()})
+    reasons.update({REASONS[code].key: number for code, number in fit.counts(codes).items()})
     reasons.update(TOO_LITTLE[lacking[0]] for lacking in short)
     return deciding(reasons) or NOT_ADMITTED
 

@@ -148,3 +148,13 @@ def test_a_gang_names_few_of_many_reasons() -> None:
     pods = tuple(msgspec.structs.replace(record, left_devices=f"class {number}") for number in range(100))
     shown = QueueReport(waiting=(Waiting(replace(gang("g"), pods=pods), "head", "why"),)).entry(1)["left_devices"]
     assert shown == sorted(f"class {number}" for number in range(100))[:MOST_WHYS]
+
+
+def test_a_pod_waits_for_devices_that_no_node_offers_by_the_reason_of_its_nodes() -> None:
+    made = world()
+    for name in list(made.cluster.nodes):
+        made.publish(name, taints=dict.fromkeys(range(8), "broken"))
+    claimed(made, exactly(), constraints=[{"requests": ["gpus"], "matchAttribute": ATTRIBUTE}])
+    pod(made, gated=False)
+    shown = explained(made)
+    assert set(shown["reasons"]) == {shown["why"]["reason"]} == {"claim-unmet"}

@@ -55,6 +55,26 @@ def test_linked_sets_are_as_many_as_can_be_taken_at_once(world: World) -> None:
     assert (other["model"], other["whole_nodes"], other["linked_sets"]) == ("T4", 1, [])  # its links are not known
 
 
+NVSWITCH = [[18 if a != b else 0 for b in range(8)] for a in range(8)]
+
+
+@pytest.mark.parametrize("graph", [NVSWITCH, pairs(8)])
+@pytest.mark.parametrize("gpus", [1, 4, 7, 8])
+def test_it_does_not_matter_which_gpus_are_held_where_all_are_linked(world: World, graph: Any, gpus: int) -> None:
+    """Without an agent nobody states which GPUs a pod holds: `capacity` promises linked GPUs there all the same."""
+    world.node("n1", 8, links=graph, labels={MODEL: "H100"})
+    world.pod("p", gpus, "n1")
+    (model,) = fleet(world)["models"]
+    (largest,) = [part for part in page(world, "/debug/capacity")["largest"] if part["links"] == "required"]
+    left = 8 - gpus
+    certain = left if graph == NVSWITCH else 0
+    assert model["free_gpus"] == left
+    assert {part["gpus"]: part["sets"] for part in model["linked_sets"]} == {
+        size: certain // size for size in (2, 4) if certain >= size
+    }
+    assert largest["gpus"] == max(certain, min(1, left))
+
+
 def test_waiting_pods_by_reason() -> None:
     world = World(Settings.model_validate({"queue": {"enabled": True}}))
     world.node("n1", 4, links=pairs(4))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import combinations
+
 from ext_core.ask import Ask
 from tests.reference.table import FIRST_GPU, TERMINATING, NodeTable, PodTable, check, check_ask
 
@@ -52,13 +54,27 @@ def machines(nodes: NodeTable, rows: list[int]) -> list[int]:
 
 def stock(nodes: NodeTable, rows: list[int]) -> tuple[list[int], list[int], list[int], list[int]]:
     check(nodes, rows, rows)
-    columns, resources = nodes.columns, range(FIRST_GPU, nodes.resources)
-    known = [columns["unknown"][row] == 0 and columns["shape"][row] > 0 for row in rows]
-    taken = [columns["sure"][row] | columns["likely"][row] | columns["wanted"][row] for row in rows]
-    free = [columns["healthy"][row] & ~mask & 0xFFFF for row, mask in zip(rows, taken, strict=True)]
+    resources = range(FIRST_GPU, nodes.resources)
+    units = [sum(nodes.alloc[row][r] for r in resources) for row in rows]
+    left = [sum(max(0, nodes.free_count(r, row)) for r in resources) for row in rows]
+    masks = [_free_gpus(nodes, row, most) for row, most in zip(rows, left, strict=True)]
     return (
-        [sum(nodes.alloc[row][r] for r in resources) for row in rows],
-        [sum(max(0, nodes.free_count(r, row)) for r in resources) for row in rows],
-        [columns["shape"][row] if one else 0 for row, one in zip(rows, known, strict=True)],
-        [mask if one else 0 for mask, one in zip(free, known, strict=True)],
+        units,
+        left,
+        [0 if mask is None else nodes.columns["shape"][row] for row, mask in zip(rows, masks, strict=True)],
+        [mask or 0 for mask in masks],
     )
+
+
+def _free_gpus(nodes: NodeTable, row: int, most: int) -> int | None:
+    column = {name: values[row] for name, values in nodes.columns.items()}
+    free = column["healthy"] & ~(column["sure"] | column["likely"] | column["wanted"]) & 0xFFFF
+    if column["shape"] <= 0:
+        return None
+    if column["unknown"] == 0:
+        return free
+    gpus = [gpu for gpu in range(16) if free >> gpu & 1]
+    pairs = [1 << one | 1 << other for one, other in combinations(gpus, 2)]
+    if column["units"] != 1 or not pairs or not all(nodes.shapes.linked(column["shape"], pair) for pair in pairs):
+        return None
+    return sum(1 << gpu for gpu in gpus[max(0, len(gpus) - most) :])

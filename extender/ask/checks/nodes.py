@@ -55,7 +55,7 @@ def _nodes(posture: Posture) -> Iterator[Finding]:
                 "Look at the device plugin and the driver on the node: a GPU is unhealthy, or is not found.",
                 (("allocatable_gpus", allocatable), ("gpus", stated)), repeats=True,
             )  # fmt: skip
-        yield from _not_ready(about, wires.get(name, {}))
+        yield from _not_ready(node, about, wires.get(name, {}))
         yield from _drained(posture, node, about)
         yield from _links(posture, name, about)
         yield from _stated_otherwise(posture, name, about)
@@ -73,12 +73,13 @@ def _stated(posture: Posture, node: NodeRecord) -> int:
     return capacity
 
 
-def _not_ready(about: str, item: Item) -> Iterator[Finding]:
-    """By its condition; a node of an input that states none is not judged."""
+def _not_ready(node: NodeRecord, about: str, item: Item) -> Iterator[Finding]:
+    """By its condition; a node of an input that states none is not judged. kube-scheduler reads taints alone."""
+    follows = "its GPUs take no new pod" if node.closed else "no taint keeps pods off it"
     for condition in listed(at(item, "status", "conditions")):
         if at(condition, "type") == "Ready" and at(condition, "status") != "True":
             yield Finding(
-                "warning", "node-not-ready", about, f"it is not ready{_why(condition)}: its GPUs take no new pod",
+                "warning", "node-not-ready", about, f"it is not ready{_why(condition)}: {follows}",
                 "Look at kubelet on the node.", repeats=True,
             )  # fmt: skip
 

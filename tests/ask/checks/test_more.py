@@ -49,12 +49,16 @@ def test_gpus_that_are_handed_out_in_parts_are_not_lost() -> None:
 
 
 def test_nodes_that_are_not_ready() -> None:
+    tainted = gpu_node("e", ready="False")
+    tainted["spec"]["taints"] = [{"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"}]
     answer = checked(
-        gpu_node("a"), gpu_node("b", ready="False"), gpu_node("c", ready="Unknown"), gpu_node("d", ready=None)
+        gpu_node("a"), gpu_node("b", ready="False"), gpu_node("c", ready="Unknown"), gpu_node("d", ready=None), tainted
     )
-    [one] = findings(answer, "node-not-ready")
-    assert (one["about"], one["others"]) == ("Node/b", ["Node/c"])
-    assert "KubeletNotReady" in one["message"]
+    found = findings(answer, "node-not-ready")
+    assert [(one["about"], one["others"], one["message"]) for one in found] == [
+        ("Node/b", ["Node/c"], "it is not ready (KubeletNotReady): no taint keeps pods off it"),
+        ("Node/e", [], "it is not ready (KubeletNotReady): its GPUs take no new pod"),
+    ]
 
 
 @pytest.mark.parametrize(("cordoned", "enabled", "severity", "when"), [
