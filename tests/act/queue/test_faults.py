@@ -368,8 +368,9 @@ async def test_the_lease_is_renewed_while_a_long_release_is_carried_out(world: W
         await task
 
 
-async def test_the_next_leader_keeps_seats_of_pods_that_its_watch_brings_late() -> None:
-    """The gates are open: without its seats the gang would start in parts."""
+@pytest.mark.parametrize("age", [0, 10])
+async def test_the_next_leader_keeps_seats_of_pods_that_its_watch_brings_late(age: int) -> None:
+    """The gates are open: without its seats the gang would start in parts. `age`: of the seats, when it leads."""
     objects = Objects()
     async with rig(world_of(), objects) as one, rig(world_of(), objects, "b") as two:
         one.create(*gang("g", 2, 8))
@@ -377,7 +378,7 @@ async def test_the_next_leader_keeps_seats_of_pods_that_its_watch_brings_late() 
         assert one.is_open("g-0")
         for path in [path for path in objects.stored if "leases" in path]:
             objects.stored[path]["spec"]["holderIdentity"] = ""
-        two.world.now, two.world.wall = one.world.now, one.world.wall
+        two.world.now, two.world.wall = one.world.now + age, one.world.wall + age
         for _ in range(4):
             await two.controller.turn()
             two.world.now, two.world.wall = two.world.now + 1.0, two.world.wall + 1.0
