@@ -1,5 +1,5 @@
-"""When a seat ends, what seats cost until then, and where a gang that has lost one is placed again; nominations without
-a seat, and pods whose only node is lost."""
+"""When a seat ends, what seats cost until then, which new pod takes an absent seat over, and where a gang that has lost
+a seat is placed again; nominations without a seat, and pods whose only node is lost."""
 
 from __future__ import annotations
 
@@ -114,10 +114,10 @@ class SeatEnds:
         pod = self._cluster.pods.get(seat.uid)
         return not seat.absent and (pod is None or pod.terminating)
 
-    async def finished(self, seats: Iterable[Seat]) -> bool | None:
-        """End those of the seats whose pods have run to their end; whether there are any. The watch shows such a pod as
-        deleted, and one that runs for a second may be bound and end between two looks. None: there are none, and a pod
-        exists that the watch has not brought yet. Raises ApiError, NoAnswer."""
+    async def finished(self, seats: Iterable[Seat]) -> tuple[bool, bool]:
+        """End those of the seats whose pods have run to their end. The watch shows such a pod as deleted, and one that
+        runs for a second may be bound and end between two looks. Returns (whether there are any, whether another pod
+        exists that the watch has not brought yet). Raises ApiError, NoAnswer."""
         any_finished, late = False, False
         for seat in seats:
             if seat.uid in self._cluster.pods:
@@ -133,8 +133,9 @@ class SeatEnds:
                 self._seats.drop(seat.uid)
                 self._metrics.queue_seats_ended.labels("bound" if pod.node == seat.node else "elsewhere").inc()
                 any_finished = True
-            late = late or not (pod.finished or pod.terminating)
-        return any_finished or (None if late else False)
+            elif not pod.terminating:
+                late = True
+        return any_finished, late
 
     def _over(self, seat: Seat, now: float) -> str:
         """Why a seat ends, as metric label; "" while it does not."""
@@ -556,10 +557,10 @@ class Repairs:
         lost, deleted = await self._losses(seats)
         if before is not Mending.MOVING:
             self._tried.failed(gang, now)
-        finished = await self._ends.finished(deleted)
-        if finished:  # the others are looked at without them, in the next turn
+        any_finished, late = await self._ends.finished(deleted)
+        if any_finished:  # the others are looked at without them, in the next turn
             self._tried.succeeded(gang)
-        if finished is not False:
+        if any_finished or late:
             return
         new_seats = await self._freed(gang, seats)
         if new_seats is None:
