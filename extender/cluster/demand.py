@@ -146,8 +146,8 @@ ANYWHERE: Final = 2**64 - 1
 
 Machine = tuple[int, str, int]
 """Model, resource, GPUs."""
-Room = tuple[int, int]
-"""CPU and memory."""
+CpuMemory = tuple[int, int]
+"""CPU in millicores, memory in bytes."""
 
 
 class MachineModels:
@@ -161,9 +161,9 @@ class MachineModels:
         self.labels = tuple(labels)
         self.revision = 0
         self._known: dict[tuple[str | None, ...], int] = {}
-        self._of: dict[str, tuple[Machine, Room]] = {}  # by node
-        self._rooms: dict[Machine, Counter[Room]] = {}  # of how many nodes
-        self._least: dict[Machine, Room] = {}
+        self._of: dict[str, tuple[Machine, CpuMemory]] = {}  # by node
+        self._rooms: dict[Machine, Counter[CpuMemory]] = {}  # of how many nodes
+        self._least: dict[Machine, CpuMemory] = {}
 
     def of(self, labels: Mapping[str, str]) -> int:
         """The model of a node with these labels."""
@@ -173,7 +173,7 @@ class MachineModels:
             self.revision += 1
         return self._known.get(values, OTHERS)
 
-    def set(self, node: str, machine: Machine, room: Room) -> None:
+    def set(self, node: str, machine: Machine, room: CpuMemory) -> None:
         """The node is such a machine. CPU and memory of a model's machines differ a little: the least ones count."""
         if self._of.get(node) == (machine, room):
             return
@@ -200,7 +200,7 @@ class MachineModels:
             del self._rooms[machine], self._least[machine]
             self.revision += 1
 
-    def _renew(self, machine: Machine, rooms: Collection[Room]) -> None:
+    def _renew(self, machine: Machine, rooms: Collection[CpuMemory]) -> None:
         least = min(cpu for cpu, _ in rooms), min(memory for _, memory in rooms)
         if self._least.get(machine) != least:
             self._least[machine] = least

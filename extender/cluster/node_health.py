@@ -66,7 +66,7 @@ class _Start:
 
 @dataclass(slots=True, kw_only=True)
 class HealthMemory:
-    """What was seen so far. Nothing else tells it, so a record has it whole."""
+    """What was seen so far. It follows from nothing else, so a record has all of it."""
 
     _failures: Failures = field(default_factory=Failures)
     _starts: dict[str, _Start] = field(default_factory=dict)

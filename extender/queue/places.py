@@ -24,7 +24,7 @@ from extender.reservations.claims import Claims, of_others
 from extender.reservations.seats import Seat, is_absent
 
 MOST_MODELS: Final = 32
-"""GPU models that are tried for Jobs that are kept apart."""
+"""GPU models that are tried for all parts of a gang together."""
 NO_ROWS: Final[Mapping[int, Sequence[str]]] = {}
 JOBSETS: Final = f"{JobSet.name}:"
 """With this begin the names of JobSets in their seats."""
@@ -174,8 +174,7 @@ Counted = Callable[[Sequence[Part]], Within]
 class Beside:
     """What counts for all parts together."""
 
-    # as for `JointPlacement.steps`, with the pods of these parts counted as well
-    within: Callable[[Sequence[Part]], Within]
+    within: Counted
     allowances: Sequence[GpuAllowance] = ()  # as of a `Choice`
     mixes: bool = True  # as of a `Choice`
     holders: Collection[int] = ()  # as of a `Choice`
