@@ -133,7 +133,7 @@ def _life(chance: Random, one: JSON) -> Life:
 
 
 def _versions(chance: Random, one: JSON, count: int) -> Life:
-    return [made for _ in range(count) if (made := _before(chance, one)) is not None]
+    return [_before(chance, one) for _ in range(count)]
 
 
 def _copy(one: JSON) -> JSON:
@@ -141,17 +141,16 @@ def _copy(one: JSON) -> JSON:
     return made
 
 
-def _before(chance: Random, one: JSON) -> JSON | None:
+def _before(chance: Random, one: JSON) -> JSON:
     """An earlier version of the same object."""
     made = _copy(one)
-    change = CHANGES.get(one["kind"], _any)
-    change(chance, made)
+    CHANGES.get(one["kind"], _any)(chance, made)
     return made
 
 
 def _earlier(chance: Random, one: JSON) -> JSON:
     """Another object of the same name, with another specification."""
-    made = _before(chance, one) or _copy(one)
+    made = _before(chance, one)
     if one["kind"] == "Pod":
         made["spec"]["priority"] = chance.choice((-5, 0, 10, 100))
         limits = [made["spec"]["containers"][0]["resources"][part] for part in ("requests", "limits")]
