@@ -91,7 +91,7 @@ class Site:
     def __init__(self, content: Content, live: Live, missing: Callable[[], list[str]], pages: Pages) -> None:
         """`missing`: what is not known yet, in words."""
         self._content, self._live, self._missing = content, live, missing
-        self._made = pages.view(self.made)
+        self._rendered = pages.view(self.rendered)
         self._shared = pages.view(self.shared)
         self._kept = {
             view.path: capacity_page.KeptCapacity(lambda: content.verbs.cluster.generation, content.clock.monotonic)
@@ -116,7 +116,7 @@ class Site:
                 shared = b""
                 if view.path in self._kept:
                     shared = await self._kept[view.path].answer(lambda: self._shared(request, view.path))
-                content = await self._made(request, view.path, dict(request.query_params), data, shared)
+                content = await self._rendered(request, view.path, dict(request.query_params), data, shared)
             except ExtenderError as error:
                 if isinstance(error, NotFound) and (missing := self._missing()):
                     return error_page(NotReady(not_known(missing), path=error.path), as_json=data)
@@ -132,7 +132,7 @@ class Site:
         as_of = {"at": self._content.clock.wall(), "generation": self._content.verbs.cluster.generation}
         return orjson.dumps(make(self._content) | {"as_of": as_of})
 
-    def made(self, path: str, query: Query, as_json: bool, shared: bytes) -> bytes:
+    def rendered(self, path: str, query: Query, as_json: bool, shared: bytes) -> bytes:
         """A view as JSON or as HTML. `shared`: of a costly view. ExtenderError: what is asked for does not exist."""
         view, generation = BY_PATH[path], self._content.verbs.cluster.generation
         head: JSON = {"apiVersion": "gpu-extender.io/v1", "kind": view.kind, "warnings": [], "generation": generation}

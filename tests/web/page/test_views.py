@@ -31,15 +31,15 @@ VIEWS: dict[str, dict[str, str]] = {
 
 
 def site(world: World) -> Site:
-    times = Clock(lambda: world.now, lambda: world.wall)
-    content = Content(world.verbs, explainer(world), times, lambda: None)
+    clock = Clock(lambda: world.now, lambda: world.wall)
+    content = Content(world.verbs, explainer(world), clock, lambda: None)
     return Site(content, Live(lambda: 0, world.server.connections.stopping), list, Pages(world.server.asks))
 
 
 def made(site: Site, path: str, query: Mapping[str, str]) -> bytes:
     """The HTML of a view."""
     shared = site.shared(path) if path in COSTLY else b""
-    return site.made(path, query, False, shared)
+    return site.rendered(path, query, False, shared)
 
 
 def test_every_view_is_here() -> None:
