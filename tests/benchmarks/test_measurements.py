@@ -1,4 +1,4 @@
-"""Benchmarks on small input: the same in every run, and no figure beyond what there is."""
+"""Benchmarks on small input: the same in every run, no figure beyond what exists, and what their parts count."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ from benchmarks.cluster_run import Devices, Host, Ours, Policy, Ranked, Tally
 from benchmarks.look import Queue
 from benchmarks.nvlink import Board, Job, machines, mask, measure, play
 from benchmarks.stages import stage_of
+
+# -- policies on one machine: the mix, the rivals, and what ours has to reach ------------------------------------------
 
 
 @pytest.mark.parametrize("name", machines())

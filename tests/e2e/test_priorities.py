@@ -1,4 +1,4 @@
-"""The PriorityClasses of manifests/priorities, as the real API server takes and enforces them."""
+"""PriorityClasses of the manifests, their quotas and policies, as the real API server takes and enforces them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Other names, another order in the file, unused labels and later times change no answer."""
+"""Other names, another order in the file, unused labels, later times and more instances change no answer; and the
+answers about a single pod agree."""
 
 from __future__ import annotations
 
@@ -46,7 +47,7 @@ def test_what_states_the_same_gets_the_same_answers(name: str) -> None:
         assert not difference(answers, other.read(verbs(other.stated))), seed
 
 
-# -- No single pod waits that has a place ------------------------------------------------------------------------------
+# -- no single pod waits that has a place ------------------------------------------------------------------------------
 
 
 def singles(stated: Stated) -> Iterator[tuple[Stated, JSON]]:
@@ -63,6 +64,8 @@ def singles(stated: Stated) -> Iterator[tuple[Stated, JSON]]:
 
 
 def test_no_single_waits_that_has_a_place() -> None:
+    """what-if and the queue agree on it. filter passes the node that they name, also once the victims are gone; it may
+    pass others, which kube-scheduler itself rejects."""
     seen = {"starts": 0, "waits": 0}
     for seed in range(2 * CASES):
         for stated, pod in singles(drawn(seed)):

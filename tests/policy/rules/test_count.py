@@ -1,4 +1,4 @@
-"""Rule `count`: enough GPUs are free. The pod asks for 3 at priority 10, the node has 4."""
+"""Rules `count` and `resource`: enough GPUs are free, and the node offers the resource at all."""
 
 from __future__ import annotations
 
@@ -16,7 +16,12 @@ from extender.policy.reasons import (
 from extender.policy.rules import Count, ResourceOffered
 from tests.tables import AMD, Small, request
 
-TERMINATING, SPARED, DRA = 1, 2, 1 << 3
+TERMINATING, SPARED = 1, 2  # of pods
+AWAY, DRA = 2, 1 << 3  # of nodes
+
+# -- rule `count`: the pod asks for 3 at priority 10, the node has 4 ---------------------------------------------------
+
+
 asks = request(3, priority=10)
 
 
@@ -144,9 +149,6 @@ def test_a_device_class_may_serve_a_node_without_gpus(small: Small) -> None:
 # -- rule `resource`: the node offers the GPU resource at all ----------------------------------------------------------
 
 
-DRA_FLAG, AWAY_FLAG = 1 << 3, 2
-
-
 def test_a_node_with_gpus_passes_even_when_all_are_held(small: Small) -> None:
     assert small.reason(ResourceOffered(), request(2), small.node(4, used=4)) is None
 
@@ -157,18 +159,18 @@ def test_no_such_resource(small: Small) -> None:
 
 
 def test_gpus_of_another_resource_do_not_mean_that_a_plugin_is_away(small: Small) -> None:
-    row = small.node(4, gpu=AMD, flags=AWAY_FLAG)  # AMD's GPUs are there; the pod asks for NVIDIA's
+    row = small.node(4, gpu=AMD, flags=AWAY)  # AMD's GPUs are there; the pod asks for NVIDIA's
     assert small.reason(ResourceOffered(), request(2), row) is NO_GPU_RESOURCE
 
 
 def test_the_plugin_is_away(small: Small) -> None:
-    row = small.node(4, there=0, flags=AWAY_FLAG)  # capacity 4, allocatable 0
+    row = small.node(4, there=0, flags=AWAY)  # capacity 4, allocatable 0
     assert small.reason(ResourceOffered(), request(2), row) is DEVICE_PLUGIN_AWAY
     assert DEVICE_PLUGIN_AWAY.cls is Class.TRANSIENT
 
 
 def test_a_device_class_may_serve_it(small: Small) -> None:
-    row = small.node(4, there=0, flags=DRA_FLAG | AWAY_FLAG)
+    row = small.node(4, there=0, flags=DRA | AWAY)
     assert small.reason(ResourceOffered(), request(2), row) is None
 
 
