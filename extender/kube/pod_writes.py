@@ -440,6 +440,10 @@ class _Object(msgspec.Struct):
     spec: _Spec = _Spec()
 
 
+class _Bindings(msgspec.Struct):
+    items: list[_Object] | None = None
+
+
 @dataclass(slots=True)
 class Tally:
     """What became of the pods with our gate."""
@@ -484,8 +488,7 @@ async def delete_bindings(server: ApiServer) -> list[str]:
     body = await server.find(_BINDINGS)
     if body is None:  # a Kubernetes before 1.36: the policy cannot be there
         return []
-    listed = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
-    bindings = msgspec.json.decode(listed.get("items", b"null"), type=list[_Object] | None) or []
+    bindings = object_in(body, _Bindings).items or []
     names = [binding.metadata.name for binding in bindings if binding.spec.policy_name in POLICIES]
     for name in names:
         try:

@@ -171,6 +171,9 @@ def test_a_cluster_without_the_policies_api_has_no_binding() -> None:
     cluster._other = lambda request: failed(403, "forbidden")  # type: ignore[method-assign]
     with pytest.raises(ApiError, match="403"):
         asked(cluster, pod_writes.delete_bindings)
+    cluster._other = lambda request: whole(200, {"items": [{"kind": "Status"}]})  # type: ignore[method-assign]
+    with pytest.raises(NoAnswer, match="cannot be read"):
+        asked(cluster, pod_writes.delete_bindings)
 
 
 def test_the_age_limits_of_namespaces() -> None:
