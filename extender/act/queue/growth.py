@@ -26,7 +26,7 @@ import msgspec
 from extender.act.controller import each
 from extender.act.queue.release import AT_ONCE
 from extender.cluster.cluster import Cluster
-from extender.kube.client import ApiError, ApiServer, NoAnswer
+from extender.kube.client import ApiError, ApiServer, NoAnswer, object_in
 from extender.kube.pod_writes import Patched, PodPatches, pod_path
 from extender.log import get_log
 from extender.metrics import Metrics
@@ -268,6 +268,15 @@ class _Request(msgspec.Struct):
     status: _Status | None = None
 
 
+class _Metadata(msgspec.Struct):
+    labels: dict[str, str] | None = None
+
+
+class _Pod(msgspec.Struct):
+    metadata: _Metadata
+    spec: dict[str, Any]
+
+
 class TooManyKinds(Exception):
     """The pods of a gang differ in more ways than a request may name."""
 
@@ -317,9 +326,9 @@ class ProvisioningRequests:
 
     async def _template(self, name: str, like: PodRecord, first: PodRecord) -> dict[str, str]:
         """The reference of a PodTemplate for pods like this one; it is made."""
-        pod = msgspec.json.decode(await self._server.get(pod_path(first.namespace, like.name)))
-        spec = {key: value for key, value in pod["spec"].items() if key not in _OF_POD}
-        template = {"metadata": {"labels": pod["metadata"].get("labels") or {}}, "spec": spec}
+        pod = object_in(await self._server.get(pod_path(first.namespace, like.name)), _Pod)
+        spec = {key: value for key, value in pod.spec.items() if key not in _OF_POD}
+        template = {"metadata": {"labels": pod.metadata.labels or {}}, "spec": spec}
         path = f"/api/v1/namespaces/{quote(first.namespace, safe='')}/podtemplates"
         await self._make(path, _object("v1", "PodTemplate", name, first) | {"template": template})
         return {"name": name}

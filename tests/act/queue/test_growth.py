@@ -225,16 +225,22 @@ async def test_a_provisioning_request_asks_for_the_nodes_of_one_gang() -> None:
         assert WANTS_NODES not in one.pod("a-0")["metadata"]["annotations"]
 
 
-async def test_where_no_request_can_be_made_it_is_tried_again_after_a_while() -> None:
+@pytest.mark.parametrize("readable", [True, False])
+async def test_where_no_request_can_be_made_it_is_tried_again_after_a_while(readable: bool) -> None:
     world = one_node(autoscaler="provisioningRequest")
 
     async with rig(world) as one:
         one.objects.fail = lambda request: 404 if request.path == REQUESTS else 0  # its kind is not installed
         one.create(*gang("a", 2, 8))
+        handled, unreadable = one.objects.handled, "" if readable else f"{PODS}/a-0"
+        one.objects.handled = lambda method, path, raw: (  # type: ignore[method-assign]
+            (200, []) if (method, path) == ("GET", unreadable) else handled(method, path, raw)
+        )
         await turns(one, 10)
-        assert [path for _, path in one.objects.said].count(REQUESTS) == 1
+        asked = [path for _, path in one.objects.said]
+        assert (asked.count(f"{PODS}/a-0"), asked.count(REQUESTS)) == (1, 1 if readable else 0)
         assert WANTS_NODES not in one.pod("a-0")["metadata"]["annotations"]
-        one.objects.fail = lambda request: 0
+        one.objects.fail, unreadable = lambda request: 0, ""
         world.now, world.wall = world.now + 60, world.wall + 60
         await turns(one, 2)
         assert len(made(one, REQUESTS)) == 1
