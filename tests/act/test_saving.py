@@ -1312,3 +1312,14 @@ async def test_a_server_with_other_settings_leaves_the_plans_of_the_holder_alone
         case.answer()
         await turns(server, 0.2, 0.2)
         assert case.evicted() == ["train"]
+
+
+async def test_the_next_holder_of_the_lease_waits_no_longer_than_its_settings_allow(case: Case) -> None:
+    async with case.server() as server:
+        await asked(server)
+    settings = {"evictions": {"enabled": True}, "preemption": {"mostWaitSeconds": {"prod": 60}}}
+    async with case.server(Settings.model_validate(settings), name="another") as second:
+        for _ in range(8):  # the Lease ends first
+            await second.turn(3.0)
+        (plan,) = second.world.verbs.reservations.all()
+        assert (plan.own, plan.wait) == (True, 60.0)
