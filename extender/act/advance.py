@@ -210,7 +210,7 @@ class AdvanceController(Controller):
             return
         self._read_at = now
         asked = await self._asked.read()
-        if self._leads:  # nobody but us writes it
+        if self._leads:  # no other instance writes it
             await self._store.restore()
         else:
             await self._store.read()

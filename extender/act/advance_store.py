@@ -171,7 +171,7 @@ class AdvanceStore(Entries):
             for text in texts.values():
                 if text is not None:
                     decoded(text, _READ, FORMAT, MOST_TEXT)
-        except Damaged as error:  # nobody could read it
+        except Damaged as error:  # no version could read it
             return f"it cannot be kept: {error}"
         return "" if self._document.has_room(texts) else "it does not fit into its ConfigMap"
 

@@ -226,8 +226,8 @@ class OwnEvictions(Controller):
                 del self._stuck[uid]  # the deletion of a pod that the file does not have is never seen
 
     def _wake(self, evictor: Evictor) -> None:
-        """Wake the preemptors that kube-scheduler may have parked for good: whose plan has ended, or who have not come
-        FREED_SECONDS after their victims were gone."""
+        """Wake the preemptors that kube-scheduler may have parked for good: those whose plan has ended, and those that
+        have not come FREED_SECONDS after their victims were gone."""
         now, plans = self._clock(), self._verbs.reservations.all()
         own = [plan for plan in plans if plan.own]
         freed = {plan.id: plan.uid for plan in own if plan.emptied is not None and now - plan.emptied >= FREED_SECONDS}

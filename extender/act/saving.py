@@ -452,10 +452,11 @@ def _is_answered(pods: Sequence[PodRecord], states: Mapping[str, State]) -> bool
 # asked to save their work and name `spec.evictionResponders`. Off by default: `preemption.evictionRequests`.
 #
 # An EvictionRequest stands as long as the request above. It is created after the annotation is written, and deleted
-# before the annotation is removed: the API takes a deletion as a withdrawal. So whoever finds the annotation after a
-# crash knows of it. Its name follows from the pod, so that creating it twice makes one; its owner is the pod, so that
-# it ends with it. Nothing waits for it: the pod answers as any other, and the Eviction API evicts. No controller of
-# Kubernetes 1.37 reads these objects, and its API server accepts no responders of pods with a `schedulingGroup`.
+# before the annotation is removed: the API takes a deletion as a withdrawal. So an instance that finds the annotation
+# after a crash knows of it. Its name follows from the pod, so that creating it twice makes one; its owner is the pod,
+# so that it ends with it. Nothing waits for it: the pod answers as any other, and the Eviction API evicts. No
+# controller of Kubernetes 1.37 reads these objects, and its API server accepts no responders of pods with a
+# `schedulingGroup`.
 
 
 API: Final = "lifecycle.k8s.io/v1alpha1"

@@ -399,7 +399,7 @@ class Cluster(ClusterView):
         if before is None:
             self._node_health.came(node.name)
         elif before.unschedulable and not node.unschedulable:
-            self._node_health.forget(node.name)  # who uncordons a node has looked at it
+            self._node_health.forget(node.name)  # an operator that uncordons a node has looked at it
         self._pods.stale.try_again(node.name)
         try:
             if self._nodes.set(node, now):

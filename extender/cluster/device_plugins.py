@@ -2,10 +2,10 @@
 
 GPUs are handed out whole, or in parts: replicas of time-slicing or MPS, and MIG instances. Parts are never whole GPUs.
 
-What tells (k8s-device-plugin and its GPU feature discovery):
+What shows it (k8s-device-plugin and its GPU feature discovery):
 
 - `nvidia.com/gpu.shared`: replicas, renamed. Without the renaming they are called `nvidia.com/gpu`, and the labels
-  `nvidia.com/gpu.sharing-strategy`, `nvidia.com/gpu.replicas` and a product that ends in `-SHARED` say so.
+  `nvidia.com/gpu.sharing-strategy`, `nvidia.com/gpu.replicas` and a product that ends in `-SHARED` show it.
 - `nvidia.com/mig-1g.5gb` and the like (MIG strategy mixed), or `nvidia.com/gpu` with `-MIG-` in the product (single).
 - device ids: `GPU-<uuid>::3` is a replica of GPU-<uuid>, `MIG-GPU-<uuid>/1/0` an instance on it. The newer `MIG-<uuid>`
   does not name its GPU.

@@ -175,7 +175,7 @@ class NodeHealth(HealthMemory):
             _runs(self._running, pod.uid, start, now)
 
     def gone(self, pod: PodRecord, now: float) -> None:
-        """The pod is deleted, which says nothing about the node; or has ended, and how is told in a moment."""
+        """The pod is deleted, which states nothing about the node; or has ended, and how is reported in a moment."""
         start = self._starts.pop(pod.uid, None)
         if start is not None and start.sound(now):
             self._clear(start)

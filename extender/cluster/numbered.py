@@ -36,8 +36,8 @@ def take_out(index: dict[Key, dict[Member, Any]], key: Key, member: Member) -> N
 
 
 class Numbered(Generic[Value]):
-    """Numbers from 1; 0 stands for `nothing`, which is never counted. A free number is used again: whoever drops one
-    has taken it out of every table before."""
+    """Numbers from 1; 0 stands for `nothing`, which is never counted. A free number is used again: it is taken out
+    of every table before it is dropped."""
 
     def __init__(self, nothing: Value) -> None:
         self.nothing = nothing

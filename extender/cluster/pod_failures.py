@@ -375,7 +375,7 @@ class NodeRejections:
             else:
                 take_out(self._standings, namespace, node)
             differs = alone != (before is not None and before.rejected)
-            if differs and (alone or not rejected):  # else it is told as one for all
+            if differs and (alone or not rejected):  # else it is reported as one for all
                 changes.append(self._change(node, alone, counting, namespace, now))
         with_standing = tuple(namespace for namespace in tenants if node in self._standings.get(namespace, {}))
         if with_standing:

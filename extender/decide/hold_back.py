@@ -1,7 +1,7 @@
 """Nodes that a pod fits on and filter rejects all the same, because of other pods or of what is not known.
 
 - The view is stale: it promises no links.
-- Just after a start pods that were answered before it may be in flight; waiting pods of a higher priority come first.
+- Just after a start the watch may not show pods that were answered before; waiting pods of a higher priority are first.
 - Pods are evicted for the pod on another node: it waits for that node, and takes none that was freed for other pods.
 - The node was freed for a preemptor of a lower priority, and the pod leaves it (`preemption.Leave`).
 - The devices that are left do not meet the claims of the pod, as far as these are not counted as GPUs.
@@ -202,7 +202,7 @@ class HoldBack:
         return own.emptied is not None
 
     def _after_start(self, decision: Decision, now: float) -> bool:
-        """Just after a start, pods that were answered before it may be in flight where nothing is seen yet.
+        """Just after a start, pods that were answered before it may come to nodes where none is seen yet.
 
         kube-scheduler guards the counts; for pods that require links or NICs every node where some sets of GPUs have
         them, and others do not, is rejected until such pods must have been seen.

@@ -37,7 +37,7 @@ def documents(
     raw: bytes, *, aliases: bool = True, repeated: list[str] | None = None, typed: bool = True
 ) -> Iterator[Any]:
     """Each document's value; None for an empty one. `aliases`: whether it may repeat parts by `*name`: a short text can
-    then stand for very much. `repeated`: where it is said which keys are repeated; of each the last one counts then.
+    then stand for very much. `repeated`: the list to which repeated keys are added; of each the last one counts then.
     `typed`: whether plain scalars are numbers, times and so on; else each is its text: the node 0123 is not the number.
     Error with its line, RecursionError beyond DEEPEST levels."""
     reader = _Reader(aliases, repeated, typed)

@@ -156,8 +156,8 @@ def wants_whole(request: PodRequest, resources: Sequence[str]) -> bool:
 
 
 def wants_of(pod: PodRecord) -> Hashable:
-    """What the request of the pod itself depends on, of its record: pods of which it is equal ask alike. It tells GPUs
-    by claims from others, and who allocates them."""
+    """What the request of the pod itself depends on, of its record: pods of which it is equal ask alike. It states
+    which GPUs are by claims, and what allocates them."""
     amounts = pod.cpu_milli, pod.memory, pod.gpus, pod.gpu_containers
     return (
         amounts,

@@ -1,4 +1,4 @@
-"""What the cost terms see of the gathered pods: their columns, budgets and gangs as groups, who can run elsewhere."""
+"""What the cost terms see of the gathered pods: their columns, budgets and gangs as groups, which can run elsewhere."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class CostCeiling:
     most: int  # GPU-seconds of work
 
     def above(self, policy: Policy, cost: Sequence[int]) -> str:
-        """What is said of the eviction that would be the cheapest."""
+        """The sentence about the eviction that would be the cheapest."""
         lost = cost[policy.costs.index(work_lost_gpu_seconds)]
         would = f"the cheapest eviction would lose {_hours(lost)} GPU-hours of work"
         return f"{would}, and {self.setting} allows {self.allows}"
@@ -229,7 +229,7 @@ def columns(
 
 
 def _budgets(cluster: ClusterView, gathered: gather.Gathered) -> VictimGroups:
-    """PodDisruptionBudgets as groups. A pod that goes already, or that a budget has counted already, costs nothing."""
+    """PodDisruptionBudgets as groups. A pod that is terminating, or that a budget has counted, costs nothing."""
     sets = gather.distinct(gathered.budgets, gathered.terminating)
     keys = sorted({key for number in sets for key in cluster.budgets.sets[number]})
     index = {key: g for g, key in enumerate(keys)}

@@ -3,8 +3,8 @@
 Each holds absent seats. They count as taken for every request that is not known to end before `since`, whatever its
 priority; those of a tenant's gang for requests of equal and lower priority. From `since` to `until` its own pods may
 use them: they do not count for these, and what these use of them counts no longer for others. Both follow from the
-pods that the watch shows: there is no state of who has taken what. A pod that may use several on its node uses those
-GPUs once: the others stay held.
+pods that the watch shows: which pod has taken what is stored nowhere. A pod that may use several on its node uses
+those GPUs once: the others stay held.
 """
 
 from __future__ import annotations

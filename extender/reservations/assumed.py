@@ -230,7 +230,7 @@ class Freshness:
         self.yields_until = -math.inf
         """Just after a start, waiting pods of a higher priority come first."""
         self.settled_at = -math.inf
-        """Until then pods that were answered before a restart may be in flight."""
+        """Until then the watch may not show all pods that were answered before a restart."""
         self.up_since = -math.inf
         """When this process could answer first, and a preemptor could use its reserved GPUs again."""
 
@@ -249,7 +249,7 @@ class Freshness:
 
     def started(self, at: float, *, yield_seconds: float, settle_seconds: float) -> None:
         """All lists were in at `at`, for the first time, beside a kube-scheduler. For `yield_seconds` waiting pods of a
-        higher priority come first; for `settle_seconds` pods of before may be in flight."""
+        higher priority come first; for `settle_seconds` the watch may not show all that were answered before."""
         self.counted = True
         self.yields_until = at + yield_seconds
         self.settled_at = at + settle_seconds

@@ -385,7 +385,7 @@ class PlannedClaims(ResourceClaims):
         return {uid for key in holders for uid in self.records[key].reserved}, nodes
 
     def judged(self, pod: PodRecord) -> PodRecord:
-        """A pod without a node, with who allocates the devices of its claims. The queue allocates those of pods behind
+        """A pod without a node, with what allocates the devices of its claims. The queue allocates those of pods behind
         our gate, and has allocated those of pods that it released."""
         if not self.on or not pod.claimed:
             return pod

@@ -1,7 +1,7 @@
 """Expressions of CEL to trees, by the grammar of cel-go.
 
 Left out are bytes, unsigned integers, messages and escaped identifiers: an expression with one of them is Unsupported,
-as is one that no grammar has, since nobody can know which future grammar has it.
+as is one that no grammar has, since a future grammar may have it.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """Pods of workflows: Argo, Tekton and Volcano's JobFlow. All pods of a run are read, and placed at once, although some
-begin only once others have completed; that is said."""
+begin only once others have completed; that is stated."""
 
 from __future__ import annotations
 
