@@ -360,20 +360,16 @@ def waits_on(
 
 
 def _fits_soon(cluster: Cluster, preemptor: Preemptor, row: int) -> bool:
-    """Whether the node has what the pod asks for, by number, once the pods that are terminating are gone, within a
-    minute. Links are judged then: nothing is evicted for them while GPUs come free anyway."""
+    """Whether the node has what the pod asks for, by number, once the pods that are terminating there have terminated,
+    all within a minute. Links are judged then: nothing is evicted for them while GPUs come free anyway."""
     name = cluster.names[row]
-    ending = {pod.uid for pod in cluster.pods_on(name) if pod.terminating}
-    if not ending or not _releases(cluster, name, preemptor.wall):
+    ending = [pod for pod in cluster.pods_on(name) if pod.terminating]
+    earliest, latest = preemptor.wall - OVERDUE_SECONDS, preemptor.wall + RELEASE_SECONDS
+    soon = all(pod.deletion_at is not None and earliest <= pod.deletion_at <= latest for pod in ending)
+    if not ending or not soon:
         return False
-    with cluster.without(ending, name):
+    with cluster.without({pod.uid for pod in ending}, name):
         return not amounts_short(cluster, preemptor.request, row)
-
-
-def _releases(cluster: ClusterView, name: str, wall: float) -> bool:
-    """Whether all that terminates on the node has terminated within a minute, so that an eviction is in vain."""
-    deletions = [pod.deletion_at for pod in cluster.pods_on(name) if pod.terminating]
-    return all(at is not None and -OVERDUE_SECONDS <= at - wall <= RELEASE_SECONDS for at in deletions)
 
 
 # -- a table for each set of GPUs ------------------------------------------------------------------------------------
