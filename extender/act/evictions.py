@@ -597,7 +597,7 @@ class Drains:
     def tell(self) -> None:
         """Write what has changed since the last look."""
         now = self._wall()
-        told = {drain.node.name: _state(drain, now) for drain in self._drains}
+        told = {drain.node.name: _event_of(drain, now) for drain in self._drains}
         for drain in self._drains:
             node, (reason, text, warning) = drain.node, told[drain.node.name]
             if self._told.get(node.name) != text:
@@ -605,7 +605,7 @@ class Drains:
         self._told = {name: text for name, (_, text, _) in told.items()}
 
 
-def _state(drain: Drain, now: float) -> tuple[str, str, bool]:
+def _event_of(drain: Drain, now: float) -> tuple[str, str, bool]:
     """(reason, note, whether it is a warning) of an Event."""
     if drain.pods:
         named = first_names([f"{pod.namespace}/{pod.name}" for pod in drain.pods], MOST_NAMED)
