@@ -11,7 +11,7 @@ import zlib
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final, Literal, NamedTuple, get_type_hints
+from typing import Any, Final, Literal, NamedTuple, get_args, get_type_hints
 
 import msgspec
 import orjson
@@ -262,17 +262,23 @@ def pod_record(raw: bytes) -> PodRecord:
     return msgspec.msgpack.decode(raw, type=PodRecord)
 
 
-def _fields(of: Any) -> str:
-    return f"{of.__name__}{ {key: str(value) for key, value in get_type_hints(of).items()} }"
+def _note_fields(of: Any, found: dict[type, dict[str, Any]]) -> None:
+    """The fields of a type, and of all types that these consist of, are put there."""
+    fields = get_type_hints(of) if isinstance(of, type) and of not in found else {}
+    if fields:
+        found[of] = fields
+    for part in (*fields.values(), *get_args(of)):
+        _note_fields(part, found)
 
 
 def form() -> str:
-    """Names the fields of all entries and records: another program version may have others, and cannot read them."""
-    every = [
-        *_RECORDS, Batch, Tick, Sweep, Store, Start, Choice, Reply, Asked, UnderWay, Remembered, Snapshot, Objects,
-        SavedCluster, HealthMemory, Reservation, AssumedPod, Seat, Held, Attempt,
-    ]  # fmt: skip
-    return hashlib.sha256("".join(map(_fields, every)).encode()).hexdigest()[:16]
+    """Names the fields of all that entries and records consist of: another program version may have others, and cannot
+    read them."""
+    found: dict[type, dict[str, Any]] = {}
+    for part in (*_RECORDS, Entry, HealthMemory):  # an entry has the last one as bytes
+        _note_fields(part, found)
+    texts = (f"{of.__name__}{ {key: str(value) for key, value in fields.items()} }" for of, fields in found.items())
+    return hashlib.sha256("".join(texts).encode()).hexdigest()[:16]
 
 
 # -- calls of the verbs as entries of a record, and back

@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 
 from extender.cli import main
-from extender.cluster.saved import restore, save
+from extender.cluster.node_health import HealthMemory
+from extender.cluster.saved import SavedDemand, restore, save
 from extender.journal import entries
 from extender.objects.records import Event
+from extender.objects.selectors import Toleration
 from extender.policy.policy import Policy
 from extender.reservations.reservations import Reservation
 from extender.reservations.seats import Seat
@@ -62,6 +64,14 @@ def test_other_resources_cannot_be_replayed(folder: Path, tmp_path: Path, capsys
     other.write_text(json.dumps(HEAD | {"resources": [{"name": "example.com/gpu", "devicePlugin": "nvidia"}]}))
     assert main(["replay", str(folder), "--config", str(other)]) == 1
     assert "other resources than the record" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("part", [Seat, Toleration, SavedDemand, HealthMemory])
+def test_another_field_of_anything_in_a_record_is_another_form(part: type, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of entries, and of what stands deep in them."""
+    before = entries.form()
+    monkeypatch.setitem(part.__annotations__, "other", "int")
+    assert entries.form() != before
 
 
 def test_a_difference_is_reported_with_its_cause(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
