@@ -83,8 +83,8 @@ class HealthMemory:
 
 @dataclass(slots=True)
 class NodeHealth(HealthMemory):
-    """Fed with every change of a GPU pod; `stale` has the nodes whose doubt must be written anew; `verdicts`: for whom
-    each node is rejected."""
+    """Fed with every change of a GPU pod; `stale` has the nodes whose doubt must be written anew; `verdicts`: for which
+    pods each node is rejected."""
 
     limits: FailureLimits = field(default_factory=FailureLimits)
     reject: pod_failures.Reject = "all"

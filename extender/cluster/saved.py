@@ -144,7 +144,7 @@ def _no_pod(node: str, row: int) -> Event:
 
 
 class SavedDemand(msgspec.Struct, frozen=True, array_like=True):
-    """The demand mix and the known machines. Unlike a dump of the mix it is exact: no number is rounded or scaled."""
+    """The demand mix and the models of machines. Unlike a dump of the mix it is exact: no number is rounded."""
 
     mass: list[tuple[Kind, float]]
     used: list[Kind]
