@@ -56,10 +56,8 @@ def work_lost_gpu_seconds(victims: Victims) -> Term:
     """GPUs x time since the last checkpoint (or start), with the restart, of the victims and of all running members of
     broken gangs, each pod once. A pod that saves its work before it ends loses its time to save, if that is less, and
     of the rest the share that its owner's pods are likely to lose."""
-    of = victims
-    columns = of.gpus, of.start_ms, of.saved_ms, of.restart_s, of.saves_s, of.ignores
-    column = gather.lost(columns, of.now_ms)
-    column = gather.unless(column, victims.terminating, 0)
+    columns = victims.gpus, victims.start_ms, victims.saved_ms, victims.restart_s, victims.saves_s, victims.ignores
+    column = gather.unless(gather.lost(columns, victims.now_ms), victims.terminating, 0)
     gangs = victims.gangs
     if not gangs.names:
         return ("sum", column)
