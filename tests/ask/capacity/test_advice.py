@@ -46,6 +46,29 @@ def test_machines_for_equal_pods_are_as_few_as_can_be() -> None:
     )
 
 
+def test_the_sentence_says_of_what_fewer_nodes_may_do() -> None:
+    more = {
+        "model": "H", "like": "n0", "nodes": 2, "node_gpus": 8, "pods": 2, "gpus": 16, "gangs": 1, "alone": 2,
+    }  # fmt: skip
+    for_all = "2 more nodes like n0 (model H) would start 2 waiting pods with 16 GPUs"
+    alone = "2 of these pods require links or NICs and are counted with a node each"
+    free = "GPUs that are free now do not count for gangs"
+    assert growth_sentence(more) == f"{for_all} (1 gang among them); {alone} and {free}: fewer nodes may do"
+    assert growth_sentence(more | {"gangs": 0}) == f"{for_all}; {alone}: fewer nodes may do"
+    assert growth_sentence(more | {"alone": 0}) == f"{for_all} (1 gang among them); {free}: fewer nodes may do"
+
+
+@pytest.mark.parametrize("order", ["ab", "ba"])
+def test_of_as_many_machines_of_a_model_those_of_the_first_name_are_advised(order: str) -> None:
+    """Whichever came first."""
+    world = World()
+    for name in order:
+        world.node(name, 8, links=FULL8 if name == "a" else pairs(8), labels={MODEL: "H"})
+        world.pod(f"held-{name}", 8, name)
+    world.pod("waits", 4)
+    assert [found["like"] for found in capacity(world)["advice"]["nodes"]] == ["a"]
+
+
 @pytest.mark.parametrize("wait", [0.0, 600.0])
 def test_a_pod_for_which_pods_are_evicted_needs_no_machine(wait: float) -> None:
     """`wait`: seconds for which they save their work first."""

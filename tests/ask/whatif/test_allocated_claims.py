@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from typing import Any
 
 import pytest
 
 from extender.ask import offline
+from extender.ask.whatif import single
 from extender.ask.whatif.question import Changes
 from extender.settings import Settings
 from extender.sim import claims as dra
 from extender.sim.machines import gpu_uuids, topology_annotation
 from extender.sim.machines import machine as catalogued
 from tests.ask.asking import events
-from tests.ask.whatif.asking import ask
+from tests.ask.whatif.asking import ask, snapshot
 from tests.world import GPU, JSON, WALL, machine, workload
 
 MACHINE = catalogued("dgx1-v100", 4)
@@ -195,10 +197,23 @@ def served(name: str, node_name: str, *gpus: int) -> list[JSON]:
 SERVED = [dra.device_class(extended_resource=GPU), *node("n1"), *node("n2"), *served("r", "n1", 1)]
 
 
-def test_a_drained_pod_asks_again_for_what_a_class_serves() -> None:
-    """The claim that was made for it is not the one that it gets then."""
-    answer = ask([*SERVED, *served("s", "n2", 0)], changes=Changes(drain=("n1",)))
+@pytest.mark.parametrize("others", [[], [{"resource": "pods", "name": "gone", "uid": "uid-gone"}]])
+def test_a_drained_pod_asks_again_for_what_a_class_serves(others: list[JSON]) -> None:
+    """The claim that was made for it is not the one that it gets then. `others`: of that claim's users."""
+    *items, claim = deepcopy(SERVED)
+    claim["status"]["reservedFor"] += others
+    answer = ask([*items, claim, *served("s", "n2", 0)], changes=Changes(drain=("n1",)))
     assert verdicts(answer) == [("fits", "n2", [1])]
+
+
+def test_the_devices_of_a_pod_that_is_evicted_are_free() -> None:
+    """Those of the claim that was made for it, too."""
+    whole = {"kind": "Pod"} | workload("q", 4)
+    supposed = snapshot([dra.device_class(extended_resource=GPU), *node("n1"), *served("r", "n1", 1), whole])
+    pod = supposed.cluster.pods["uid-q"]
+    assert single.judge(supposed, pod, WALL).result["verdict"] == "cannot"
+    supposed.evict([supposed.cluster.pods["uid-r"]])
+    assert single.judge(supposed, pod, WALL).result["gpus"] == [0, 1, 2, 3]
 
 
 def test_explain_states_the_devices_that_whatif_states() -> None:
