@@ -211,7 +211,7 @@ def before(best: Sequence[Ranked]) -> str:
 ROOM: Final = ("fragmentation", "leftover")
 """Terms that count what stays free."""
 Kept = Mapping[int, tuple[int, int]]
-"""By size: the linked sets that are free on a node without the pod and with it."""
+"""By size: the linked sets that are free on a node without the pod and with it; empty where that is not known."""
 
 
 def because(best: Sequence[Ranked], kept: Sequence[Kept] = ()) -> str:
@@ -222,8 +222,9 @@ def because(best: Sequence[Ranked], kept: Sequence[Kept] = ()) -> str:
     if (decided := decisive(best)) is None:
         return f"{first} is as good as {second}, and first by name."
     term, why = decided
-    for size in sorted(SIZES, reverse=True) if term in ROOM and len(kept) == 2 else ():
-        (before, after), (other_before, other_after) = kept[0].get(size, (0, 0)), kept[1].get(size, (0, 0))
+    known = term in ROOM and len(kept) == 2 and all(kept)
+    for size in sorted(SIZES, reverse=True) if known else ():
+        (before, after), (other_before, other_after) = kept[0][size], kept[1][size]
         broken, other_broken = before - after, other_before - other_after
         if broken < other_broken:
             sets = f"{count(broken, 'linked set')}" if broken else "no linked set"
@@ -233,7 +234,7 @@ def because(best: Sequence[Ranked], kept: Sequence[Kept] = ()) -> str:
 
 
 def kept_sets(judge: Judge, asked: Preemptor, names: Sequence[str]) -> list[Kept]:
-    """Of each node; empty where its links, or the positions of held GPUs, are not known."""
+    """Of each node; empty where its links, the GPUs that the pod would get, or those that are held are not known."""
     sets, rows = LinkSets(judge.cluster.tables.shapes), judge.rows(names)
     masks = [judge.planned(asked, name) for name in names]
     with judge.claims.of(asked.request, asked.now):

@@ -130,6 +130,7 @@ def test_more_gpus_than_have_positions_are_counted_and_not_drawn(world: World) -
     fleet = world.call("/.json", method="GET").json
     assert [rack["unhealthy_gpus"] for rack in fleet["racks"]] == [0]
     assert shown["full"]["free"] == 0
+    assert b"<p>nvidia.com/gpu: offers " in world.call("/node?node=n", method="GET", accept="text/html").body
 
 
 def test_a_server_is_asked(world: World, cli: Cli) -> None:

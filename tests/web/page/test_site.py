@@ -464,6 +464,21 @@ def test_why_one_node_is_before_another() -> None:
     assert shown["because"] in html(world, "/pod?pod=default/small")
 
 
+@pytest.mark.parametrize("graph", [pairs(8), [[18 if a != b else 0 for b in range(8)] for a in range(8)]])
+def test_of_gpus_that_are_not_known_it_is_not_stated_what_they_leave(graph: list[list[int]]) -> None:
+    """Nobody states which three GPUs of n1 are held."""
+    world = World()
+    for name in ("n1", "n2"):
+        world.node(name, 8, links=graph)
+    world.pod("unknown", 3, "n1")
+    world.pod("known", 1, "n2", held=[0])
+    world.pod("small", 2)
+    shown = data(world, "/pod?pod=default/small")
+    assert shown["node"] == "n1"
+    assert shown["because"].startswith("n1 beat n2: it ")
+    assert "linked set of" not in shown["because"]
+
+
 def ended() -> World:
     """The scene, where every pod that was decided about, and every victim, has ended, and a node is gone."""
     world = scene()
