@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from copy import deepcopy
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from extender.ask import offline
+from extender.ask.spared import Cause
 from extender.ask.whatif import single
 from extender.ask.whatif.question import Changes
+from extender.cli.whatif import CAUSES
 from extender.settings import Settings
 from extender.sim import claims as dra
 from extender.sim.machines import gpu_uuids, topology_annotation
 from extender.sim.machines import machine as catalogued
 from tests.ask.asking import events
+from tests.ask.checks.test_check import checked, cls, codes
 from tests.ask.whatif.asking import ask, snapshot
 from tests.world import GPU, JSON, WALL, machine, workload
 
@@ -230,6 +233,12 @@ def test_a_pod_with_devices_of_claims_is_no_victim() -> None:
     assert [(one["cause"], one["pods"], one["gpus"]) for one in result["spared"]] == [("claims", 2, 2)]
     shown = offline.explain(Settings(), events(items), ("default", "r"), WALL)
     assert (shown["evictable_by"], shown["spared"]["cause"]) == ([], "claims")
+    assert "no-checkpoint" not in codes(checked(*SERVED, cls("high", 10), cls("low", 1)))
+
+
+def test_each_cause_has_words() -> None:
+    """But for pods that no node has: what-if looks at nodes."""
+    assert set(get_args(Cause)) - {"", "no-node"} <= CAUSES.keys()
 
 
 @pytest.mark.parametrize(("name", "more"), [("mig", {}), (dra.DRIVER, {"adminAccess": True})])
