@@ -622,7 +622,7 @@ def test_a_gpu_is_in_the_same_state_in_each_picture(world: World) -> None:
 def test_a_large_fleet_has_a_cell_for_each_rack(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World()
     for n in range(12):
-        world.node(f"n{n:02}", 4, labels={RACK: f"r{n // 3}"})
+        world.node(f"n{n:02}", 4, labels={RACK: f"r{n // 3}"}, unschedulable=n > 7)
     world.pod("holds", 3, "n00")
     monkeypatch.setattr("extender.web.fleet_page.MOST_CELLS", 12)
     assert data(world, "/")["heat"]["cell"] == "node"
@@ -634,6 +634,7 @@ def test_a_large_fleet_has_a_cell_for_each_rack(monkeypatch: pytest.MonkeyPatch)
         "r0": (3, 12, 3), "r1": (0, 12, 3), "r2": (0, 12, 3), "r3": (0, 12, 3),
     }  # fmt: skip
     assert [name for name, cell in shown.items() if cell["marked"]] == ["r1"]
+    assert [name for name, cell in shown.items() if cell["takes_pods"]] == ["r0", "r1", "r2"]  # r2: two of its nodes
     monkeypatch.setattr("extender.web.fleet_page.MOST_CELLS", 3)
     assert (list(cells(data(world, "/"))), data(world, "/")["heat"]["groups_left_out"]) == (["r0", "r1", "r2"], 1)
     assert "And 1 more groups" in html(world, "/")
