@@ -115,10 +115,7 @@ def answer(
         answered.holdings = _holdings(cluster)
     answered.warn(_about_question(question))
     if drain is not None:
-        moved = drain.place(snapshot, wall)
-        answered.results, answered.groups, answered.cost = moved.results, moved.groups, drain.cost
-        answered.warn([*moved.warnings, *warn.other_schedulers(drain.pods, snapshot.settings)])
-        answered.warn(_unchecked(answered))
+        _move(snapshot, drain, wall, queue, answered)
         return answered
     question = daemon_pods(cluster, question)
     answered.warn(warning("assumed", text) for text in question.assumed)
@@ -155,6 +152,20 @@ def answer(
         answered.warn([warning("not-ours", f"{first}; {rest}{more}")])
     answered.warn(_unchecked(answered))
     return answered
+
+
+def _move(
+    snapshot: SupposedCluster, drain: Drain, wall: float, queue: QueueLook | None, answered: WhatIfAnswer
+) -> None:
+    """Answer where the pods of a drain go. `queue`: as for `answer`; what it starts is placed first."""
+    uids = [pod.uid for pod in drain.pods]
+    queue = place.look(snapshot.judge, snapshot.now, wall) if queue is None else queue
+    answered.warn(_placed_first(queue.before(uids)))
+    with queue.seated(snapshot.claims, uids):
+        moved = drain.place(snapshot, wall)
+    answered.results, answered.groups, answered.cost = moved.results, moved.groups, drain.cost
+    answered.warn([*moved.warnings, *warn.other_schedulers(drain.pods, snapshot.settings)])
+    answered.warn(_unchecked(answered))
 
 
 def _about_question(question: Question) -> Iterator[dict[str, str]]:
@@ -350,10 +361,7 @@ def _before(queue: QueueLook, pods: Sequence[PodRecord]) -> Iterator[dict[str, s
     asked = {pod.uid for pod in pods if is_queued(pod)}
     waiting = [pod.uid for pod in pods if pod.uid in asked and queue.start([pod.uid]) is None]
     before = {start.name: start for uid in waiting for start in queue.before([uid])}
-    others = [start for start in before.values() if asked.isdisjoint(pod.uid for pod in start.gang.pods)]
-    if others:
-        names = first_names([f"{start.gang.ref} on {place.where(start.seats)}" for start in others], MOST_NAMED)
-        yield warning("starts-before", f"the queue starts these now, and they are placed first: {names}")
+    yield from _placed_first(start for start in before.values() if asked.isdisjoint(pod.uid for pod in start.gang.pods))
     length = 0 if queue.report is None else len(queue.report.waiting)
     named: set[int] = set()
     for pod in pods:
@@ -370,6 +378,13 @@ def _before(queue: QueueLook, pods: Sequence[PodRecord]) -> Iterator[dict[str, s
             f"{waits.gang.ref} is at position {position} of {length} in the queue{behind} ({waits.code}: "
             f"{waits.text}): the answer does not wait for those before it",
         )
+
+
+def _placed_first(starts: Iterable[GangStart]) -> Iterator[dict[str, str]]:
+    """A warning of what the queue starts before the pods of the question."""
+    if names := [f"{start.gang.ref} on {place.where(start.seats)}" for start in starts]:
+        text = f"the queue starts these now, and they are placed first: {first_names(names, MOST_NAMED)}"
+        yield warning("starts-before", text)
 
 
 def _at_once(

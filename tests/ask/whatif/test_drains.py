@@ -11,6 +11,8 @@ import pytest
 
 from extender.ask.whatif.question import Changes
 from extender.cli import main
+from extender.settings import Settings
+from tests.ask.test_queue import gated
 from tests.ask.whatif.asking import ask
 from tests.world import JSON, WALL, machine, pairs, rfc3339, workload
 
@@ -96,6 +98,19 @@ def test_a_gang_that_stays_at_its_minimum_does_not_break() -> None:
     assert seats(answer) == [("g0", "fits", "n2")]
     assert answer["groups"] == []
     assert cost(answer)["gangs_broken"] == 0
+
+
+def test_what_the_queue_starts_now_is_placed_first() -> None:
+    """As explain, and what-if of pods that wait in the queue."""
+    items = [node("n0"), node("n1"), held("p", 4, "n0"), gated("q", 4)]
+    queue = Settings.model_validate({"queue": {"enabled": True}})
+    answer = ask(items, changes=Changes(drain=("n0",)), settings=queue)
+    assert seats(answer) == [("p", "cannot", None)]
+    [first] = [one["message"] for one in answer["warnings"] if one["code"] == "starts-before"]
+    assert first == "the queue starts these now, and they are placed first: default/q on n1"
+    waits = ask(items, pods=[("default", "q")], settings=queue)
+    assert seats(waits) == [("q", "fits", "n1")]
+    assert seats(ask([node("n2"), *items], changes=Changes(drain=("n0",)), settings=queue)) == [("p", "fits", "n2")]
 
 
 def test_what_does_not_come_again_and_what_is_not_judged() -> None:
