@@ -11,16 +11,18 @@ from __future__ import annotations
 
 import argparse
 import errno
+import io
 import os
 import sys
 import textwrap
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, redirect_stderr
 from difflib import get_close_matches
 from functools import partial
 from importlib import import_module
 from typing import Any, Final, NoReturn
 
-from extender.cli.options import complain
+from extender.cli.options import PARSED, complain
 from extender.cli.sources import CLUSTER_FILE
 from extender.errors import ExtenderError
 
@@ -162,14 +164,27 @@ def _discard_output() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+@contextmanager
+def _errors_alone(form: str) -> Iterator[None]:
+    """Log lines come after an answer for programs, and not beside an error, which they parse."""
+    if form not in PARSED:
+        yield
+        return
+    with redirect_stderr(io.StringIO()) as lines:
+        yield
+    sys.stderr.write(lines.getvalue())
+
+
 def ended(run: Callable[[], int], options: argparse.Namespace) -> int:
     """The exit code of a command: its own, or that of the error that ends it, which is printed as -o has it."""
+    form = getattr(options, "output", "text")
     try:
-        code = int(run())
-        sys.stdout.flush()
+        with _errors_alone(form):
+            code = int(run())
+            sys.stdout.flush()
         return code
     except ExtenderError as error:
-        complain(error, getattr(options, "output", "text"))
+        complain(error, form)
         return ERROR
     except BrokenPipeError:
         _discard_output()  # its reader has ended (`| head`)
@@ -178,7 +193,8 @@ def ended(run: Callable[[], int], options: argparse.Namespace) -> int:
         if error.errno not in DISK_FAULTS:
             raise
         _discard_output()
-        complain(ExtenderError(error.strerror or "", path=error.filename or "standard output"), "text")
+        path = error.filename or "standard output"
+        complain(ExtenderError(error.strerror or "", path=path, code="unwritable"), form)
         return ERROR
     except KeyboardInterrupt:
         return INTERRUPTED

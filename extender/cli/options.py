@@ -142,7 +142,9 @@ def known() -> Known:
 # them in all text for people; what is for programs stays the same.
 
 
-FORMS: Final = ("text", "json", "yaml")
+PARSED: Final = ("json", "yaml")
+"""Forms for programs."""
+FORMS: Final = ("text", *PARSED)
 _LIKE_NUMBERS: Final = re.compile(r"[-+.0-9_eExXoObB:]+\Z")
 """What some reader of YAML takes for a number. PyYAML knows 1.1 alone: it would write the name `1e3` without quotes."""
 
@@ -195,7 +197,7 @@ def note(warnings: Iterable[Mapping[str, str]], prefix: str = "") -> None:
 
 def complain(error: ExtenderError, form: str) -> None:
     """Prints an error to standard error."""
-    if form in ("json", "yaml"):
+    if form in PARSED:
         # An argument may have bytes that are no UTF-8.
         parts = {key: text.encode(errors="replace").decode() for key, text in error.as_json()["error"].items()}
         write({"error": parts}, form, sys.stderr)

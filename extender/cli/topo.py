@@ -12,7 +12,7 @@ from pathlib import Path
 
 from extender.ask.text import count
 from extender.cli import screen
-from extender.cli.options import add_output, write
+from extender.cli.options import PARSED, add_output, write
 from extender.cli.screen import HeaderLine, Line
 from extender.errors import BadTopology
 from extender.topologies import annotation, catalogue, load
@@ -35,7 +35,7 @@ def run(options: argparse.Namespace) -> int:
     """Prints it."""
     output = options.output
     reading = reading_of(options, options.file)
-    if output in ("json", "yaml"):
+    if output in PARSED:
         write(reading.as_json(), output)
         return 0
     if output.startswith("annotation"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import os
 import socket
 import ssl
@@ -20,6 +21,7 @@ from extender import cli
 from extender.cli import COMMANDS, kubectl, main
 from extender.server.certificates import self_signed
 from tests.cli.canned import Cli, answer, serving
+from tests.world import machine
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -199,16 +201,34 @@ def test_an_ascii_output_shows_what_it_can() -> None:
 @pytest.mark.parametrize("form", ["text", "json"])
 @pytest.mark.parametrize(
     ("redirected", "code", "says"),
-    [
-        (">/dev/full", 1, "gpu-extender: standard output: No space left on device\n"),
-        (">&-", 0, ""),
-        ("<&- 2>&-", 0, ""),
-    ],
+    [(">/dev/full", 1, ("standard output", "No space left on device")), (">&-", 0, ()), ("<&- 2>&-", 0, ())],
 )
-def test_an_output_that_cannot_be_written_is_no_defect(redirected: str, code: int, says: str, form: str) -> None:
+def test_an_output_that_cannot_be_written_is_no_defect(
+    redirected: str, code: int, says: tuple[str, ...], form: str
+) -> None:
     command = f"{sys.executable} -m extender top --cluster docs/examples/cluster.yaml -o {form} {redirected}"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False, timeout=60)
-    assert (done.returncode, done.stderr) == (code, says)
+    assert done.returncode == code
+    if form == "json" and says:
+        error = json.loads(done.stderr)["error"]
+        assert (error["path"], error["message"], error["code"]) == (*says, "unwritable")
+    else:
+        assert done.stderr == (f"gpu-extender: {': '.join(says)}\n" if says else "")
+
+
+def test_log_lines_stand_beside_no_error_that_a_program_reads(tmp_path: Path) -> None:
+    notes = {"gpu-extender.io/topology": "no topology"}
+    file = tmp_path / "cluster.json"
+    file.write_text(json.dumps({"apiVersion": "v1", "kind": "Node"} | machine("n", 8, annotations=notes)))
+
+    def error(*words: str) -> str:
+        command = [sys.executable, "-m", "extender", *words, "--cluster", str(file)]
+        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60).stderr
+
+    line = "does not fit together"
+    assert line in error("explain", "ns/none")
+    assert json.loads(error("explain", "ns/none", "-o", "json"))["error"]["code"] == "not-found"
+    assert line in error("top", "-o", "json")
 
 
 def test_http_and_https_mixed_up(tmp_path: Path, cli: Cli) -> None:
