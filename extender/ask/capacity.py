@@ -156,8 +156,8 @@ LINKS: Final = (("any", "preferred"), ("required", "required"))
 POD_SLOTS: Final = 2
 SIZES: Final = (1, 2, 4, 8, 16)
 """GPUs of a pod; beside these the GPUs of the largest machine."""
-MOST_ON_A_NODE: Final = 128
-"""Pods of one size that are counted on one node."""
+MOST_ON_A_NODE: Final = 5_000
+"""Pods of one size that are counted on one node: more than kubelet runs."""
 MOST_LARGE: Final = 64
 """Larger sizes that are tried."""
 

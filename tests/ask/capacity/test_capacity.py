@@ -136,6 +136,14 @@ def test_nodes_that_do_not_count(world: World) -> None:
     }  # fmt: skip
 
 
+def test_a_node_takes_as_many_pods_as_it_has_gpus_and_slots_for(world: World) -> None:
+    world.node("n1", 1000, labels={MODEL: "A"}, pods="300")
+    world.node("n2", 200, labels={MODEL: "A"}, pods="300")
+    shown = capacity(world)
+    assert {one["pod_gpus"]: one["pods"] for one in shown["pods"] if one["pod_gpus"] < 8} == {1: 500, 2: 400, 4: 300}
+    assert {one["pod_gpus"]: one["pods"] for one in shown["gangs"] if one["pod_gpus"] < 8} == {1: 300, 2: 300, 4: 250}
+
+
 def test_absurd_counts_cost_little(world: World) -> None:
     for n in range(3):
         world.node(f"n{n}", 10**9 + n, labels={MODEL: "A"}, pods="1000000")
