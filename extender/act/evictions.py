@@ -137,7 +137,7 @@ class OwnEvictions(Controller):
         self._planned: Set[str] = set()  # uids of the preemptors for which we evict, as of the turn before
         self._freed: Set[str] = set()  # ids of the plans whose victims are gone, and whose preemptors were woken
         self._paused = Backoffs(ROUND)  # by plan id: between two rounds of its evictions
-        self._drains = Drains(verbs.cluster, verbs.evicted, events, clock.wall)
+        self._drains = Drains(verbs.cluster, verbs.evicted, events, clock)
         self._term = 0  # of the Lease, whose requests to save are known
 
     # -- what the server reports ----------------------------------------------------------------------------------
@@ -508,27 +508,25 @@ class Leaving(NamedTuple):
 class Drains:
     """The nodes of one cluster that are to be emptied."""
 
-    def __init__(
-        self, cluster: ClusterView, evicted: EvictedPods, events: EventRecorder, wall: Callable[[], float]
-    ) -> None:
-        """`wall`: seconds since 1970."""
-        self._cluster, self._evicted, self._events, self._wall = cluster, evicted, events, wall
-        self._looked_at = -LOOK_SECONDS
+    def __init__(self, cluster: ClusterView, evicted: EvictedPods, events: EventRecorder, clock: Clock) -> None:
+        self._cluster, self._evicted, self._events = cluster, evicted, events
+        self._clock, self._wall = clock.monotonic, clock.wall
+        self._looked_at = -math.inf
         self._drains: list[Drain] = []
-        self._began: dict[str, float] = {}  # by key: when the pods were the first time to leave
+        self._began: dict[str, float] = {}  # by key: when the pods were the first time to leave, on our clock
         self._rounds = Backoffs(ROUND)
         self._told: dict[str, str] = {}  # what the last Event on each node states
 
     def look(self) -> list[Leaving]:
         """What is to leave now, in the order of the nodes' names."""
-        now = self._wall()
-        if not 0.0 <= now - self._looked_at < LOOK_SECONDS:
+        now, wall = self._clock(), self._wall()
+        if now - self._looked_at >= LOOK_SECONDS:
             self._looked_at = now
             found = (drain_of(self._cluster, self._cluster.nodes[name]) for name in sorted(self._cluster.drained))
             self._drains = [drain for drain in found if drain is not None]
-        begun = [drain for drain in self._drains if drain.node.unschedulable and now >= drain.begins]
-        leaving = [part for drain in begun for part in self._parts(drain, now)]
-        self._began = {part.key: part.need.at for part in leaving}
+        begun = [drain for drain in self._drains if drain.node.unschedulable and wall >= drain.begins]
+        leaving = [part for drain in begun for part in self._parts(drain, now, wall)]
+        self._began = {part.key: self._began.get(part.key, now) for part in leaving}
         return leaving
 
     @property
@@ -547,7 +545,7 @@ class Drains:
             and node.annotations.get(DRAIN) == before.annotations[DRAIN]
         )
 
-    def _parts(self, drain: Drain, now: float) -> Iterable[Leaving]:
+    def _parts(self, drain: Drain, now: float, wall: float) -> Iterable[Leaving]:
         gangs: dict[str, list[PodRecord]] = {}
         for pod in drain.pods:
             current = self._cluster.pods.get(pod.uid)
@@ -555,7 +553,7 @@ class Drains:
                 gangs.setdefault(str(self._cluster.gangs.ref(pod) or pod.uid), []).append(current)
         for gang, pods in gangs.items():
             key = f"{drain.node.uid}/{gang}"
-            at = self._began.get(key, now)
+            at = wall - (now - self._began.get(key, now))
             saves = max(0, *(self._cluster.limits.saving(pod).when_asked for pod in pods))
             wait = saves if drain.last is None else max(0.0, min(saves, drain.last - at))
             yield Leaving(drain, Need(drain.by, pods, at, wait), key)
@@ -565,7 +563,7 @@ class Drains:
     ) -> None:
         """Ask the pods that are not asked yet; evict them once all have saved their work. Each request may wait long
         for the API server: before the next one `may_act` is asked, and whether the node is emptied still."""
-        now, node = self._wall(), part.drain.node
+        now, node = self._clock(), part.drain.node
 
         def goes_on() -> bool:
             return may_act() and self._stands(part.drain)
@@ -582,7 +580,7 @@ class Drains:
             for pod in part.need.pods:
                 if not goes_on():
                     return
-                cause = Cause(OURS, f"its node {node.name} is emptied (annotation {DRAIN})", at=now, victims=1)
+                cause = Cause(OURS, f"its node {node.name} is emptied (annotation {DRAIN})", at=self._wall(), victims=1)
                 self._evicted.note([pod], cause)
                 answer = await evictions.evict(pod)
                 if answer.outcome not in ("evicted", "gone"):

@@ -398,7 +398,7 @@ class SaveRequests:
 
     def _count_work(self, entry: _Standing, pod: PodRecord, now: float, *, saved: bool) -> None:
         """What the request of a pod that has ended came to. All its time since the request is lost."""
-        since, gpus = now - entry.request.at, self._cluster.gpu_amount(pod)
+        since, gpus = max(0.0, now - entry.request.at), self._cluster.gpu_amount(pod)  # the clock may have stepped back
         lost = work_lost(self._cluster, pod, int(now * 1000))
         if saved:
             lost = min(lost, gpus * (math.ceil(since) + self._cluster.limits.restart_seconds(pod)))

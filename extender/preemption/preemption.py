@@ -260,12 +260,14 @@ class Preemption:
         if standing.own and remaining:
             return PreemptionOutcome("none", "pods are being evicted for it already, by ourselves")
         row = cluster.row(standing.node)
+        violations = certificate.violations(cluster, certificate.important(remaining))
+        if standing.wait and violations and self._releases.untouched(standing):
+            return None  # the Eviction API has rejected it: by a budget that is new, others may cost less
         lower = all(
             pod.priority < request.priority for pod in remaining
         )  # a caller may state another priority than before
         usable = row >= 0 and not cluster.nodes[standing.node].unschedulable
         if remaining and lower and usable and self._fits_after(preemptor, standing, row):
-            violations = certificate.violations(cluster, certificate.important(remaining))
             return PreemptionOutcome("standing", node=standing.node, victims=tuple(remaining), violations=violations)
         if not remaining:
             standing.emptied = standing.emptied if standing.emptied is not None else now

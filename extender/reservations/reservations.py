@@ -110,7 +110,7 @@ CAUSES = {
     "bound": "the preemptor has a node",
     "deleted": "the preemptor is deleted",
     "outbid": "other pods have the GPUs, or come first",
-    "replaced": "the GPUs were lost, another reservation was made for the preemptor",
+    "replaced": "the GPUs were lost, or a budget forbids the evictions: another reservation was made for the preemptor",
     "not-used": "the last victim has been gone for a minute",
     "not-carried-out": "kube-scheduler threw the answer away: no pod was evicted",
     "victims-stay": "victims are there long after their grace period has ended",

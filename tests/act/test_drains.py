@@ -221,6 +221,25 @@ async def test_a_budget_that_rejects_an_eviction_is_tried_again_and_the_cause_is
         assert "plain" in case.evicted()
 
 
+async def test_a_clock_that_steps_back_delays_no_drain(case: Case) -> None:
+    """Neither a pod that does not answer, nor the next try of an eviction that a budget rejected."""
+    drained(case)
+    small(case)
+    async with case.server() as server:
+        case.objects.fail = lambda heard: 429 if heard.path.endswith("plain/eviction") else 0
+        await turns(server, 6.0, 1.0, 1.0)
+        case.objects.fail = lambda heard: 0
+        server.skew = -3600.0
+        await turns(server, 6.0, 6.0)
+        assert case.evicted() == ["plain"]
+        del case.objects.stored[PODS + "plain"]
+        server.world.gone("plain")
+        await turns(server, 580.0)
+        assert case.evicted() == ["plain"]
+        await turns(server, 20.0, 6.0, 1.0)
+        assert case.evicted() == ["plain", "saves"]
+
+
 async def test_an_instance_that_is_not_asked_leaves_the_lease_to_others_now_and_then(case: Case) -> None:
     drained(case)
     async with case.server(CHOSEN) as server:

@@ -721,6 +721,36 @@ async def test_a_rejection_once_it_has_saved_leaves_it_to_kube_scheduler(case: C
     assert case.asked()
 
 
+async def test_a_budget_that_appears_while_a_victim_saves_has_others_evicted_that_violate_none() -> None:
+    case = Case()
+    case.store("train", 4, "n0", labels={"app": "a"}, annotations={OURS + "saves-on-request": "10m"})
+    case.store("other", 4, "n1", priority=2)
+    offered = {"n0": ["train"], "n1": ["other"]}
+    async with case.server() as server:
+        assert await server.preempts(case.urgent, offered) == []
+        await turns(server, 0.2, 0.2)
+        server.world.budget("a", 0, {"app": "a"})
+        case.objects.fail = lambda request: 429 if request.path.endswith("/train/eviction") else 0
+        case.answer()
+        await server.turn()
+        assert server.woken == ["urgent"]
+        assert await server.preempts(case.urgent, offered) == ["other"]
+        await turns(server, WITHDRAW_SECONDS, WITHDRAW_SECONDS)
+        assert (case.evicted(), case.asked()) == ([], None)
+
+
+@pytest.mark.parametrize("step", [-3600.0, 3600.0])
+async def test_a_victim_that_ends_after_the_clock_stepped_is_counted(case: Case, server: Server, step: float) -> None:
+    """No counter takes a negative amount of work."""
+    await asked(server)
+    case.answer()
+    await server.turn()
+    gone(server, "train")
+    server.skew = step
+    await server.turn()
+    assert server.work()["lost", "none", "default"] >= 0
+
+
 async def test_while_no_eviction_is_answered_the_plan_stands(case: Case) -> None:
     case.objects.fail = lambda request: 503 if request.path.endswith("/eviction") else 0
     async with case.server() as server:
