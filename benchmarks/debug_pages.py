@@ -1,12 +1,13 @@
 """How long a filter call waits while people ask a large server, and what the answers take.
 
-    python -m benchmarks.debug_pages [--nodes 15000] [--pods 150000] [--calls 1500] [--rounds 2]
+    python -m benchmarks.debug_pages [--nodes 15000] [--pods 150000] [--calls 1000] [--rounds 4]
 
-One client asks filter for 100 candidates, again and again. Beside it another process asks one question a second. The
-questions take turns, in both orders. `p50` to `max`: wall time of the calls in milliseconds; what a question costs them
-is the difference to `none`. `answer`: the median from a question to its last byte, `first`: of the first one. Memory in
-MiB: `server`, its RSS; `forks`, what its forks have of their own at most. Other processes make the calls wait, too: run
-it with a real-time priority (`chrt -r 1`) where there are some; forks drop it.
+One client asks filter for 100 candidates, again and again. Beside it another process asks one question a second, or
+none: a machine changes its speed within a minute, so each question has calls without it next to it, in both orders, and
+the ratios are medians over these pairs. `p50`, `p99`: wall time of the calls in milliseconds, without and with the
+question. `answer`: the median from a question to its last byte, `first`: of the first one. Memory in MiB: `server`, its
+RSS; `forks`, what its forks have of their own at most. Other processes make the calls wait, too: run it with a
+real-time priority (`chrt -r 1`) where there are some; forks drop it.
 """
 
 from __future__ import annotations
@@ -19,9 +20,8 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from statistics import median, quantiles
 from urllib.request import urlopen
@@ -29,7 +29,6 @@ from urllib.request import urlopen
 from benchmarks.serving import Connection
 
 PAGES = (
-    "",
     "/debug/explain?pod=default/waits-1",
     "/debug/top",
     "/",
@@ -37,6 +36,8 @@ PAGES = (
     "/debug/state",
 )
 EVERY = 1.0  # seconds between two questions
+END = 6.0  # seconds after the last question: its forks have ended
+LOOKS = 40  # at the memory of forks, ten a second
 WAITING = 200  # pods
 FILL = 100  # decisions over all nodes
 
@@ -104,8 +105,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="benchmarks.debug_pages")
     parser.add_argument("--nodes", type=int, default=15_000)
     parser.add_argument("--pods", type=int, default=150_000)
-    parser.add_argument("--calls", type=int, default=1500)
-    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--calls", type=int, default=1000)
+    parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--read", metavar="PORT PAGE", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
@@ -130,31 +131,50 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def measure(port: int, pid: int, command: list[str], calls: int, rounds: int) -> None:
-    """One line a page."""
+    """One line a question."""
     connection = Connection(port)
     _calls(connection, calls // 4)
-    head = "".join(f"{name:>8}" for name in ("p50", "p90", "p99", "max", "answer", "first", "server", "forks"))
-    print(f"{'question':42}{head}   (of {os.cpu_count()} CPUs)")
-    for number in range(rounds):
-        for page in PAGES if number % 2 == 0 else PAGES[::-1]:
-            asking = [*command, "--read", str(port), page]
-            reader = subprocess.Popen(asking, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) if page else None
-            forks: list[int] = []
+    head = "".join(f"{name:>14}" for name in ("p50", "p99"))
+    head += "".join(f"{name:>8}" for name in ("p50 x", "p99 x", "max", "answer", "first", "server", "forks"))
+    print(f"{'question':38}{head}   (of {os.cpu_count()} CPUs)")
+    for page in PAGES:
+        alone: list[list[float]] = []
+        beside: list[list[float]] = []
+        took: list[list[int]] = []
+        forks = 0
+        for number in range(rounds):
+            if number % 2 == 0:
+                alone.append(_calls(connection, calls))
+            reader = subprocess.Popen(
+                [*command, "--read", str(port), page], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+            )
             try:
-                spent = sorted(_calls(connection, calls, partial(_note, pid, forks)))
+                beside.append(_calls(connection, calls))
+                for _ in range(LOOKS):  # not between two calls, which would find the caches full of page tables
+                    forks = max(forks, _own_of_forks(pid))
+                    time.sleep(0.1)
             finally:
-                if reader is not None:
-                    reader.terminate()
-            took = [] if reader is None else [int(line) for line in reader.communicate()[0].split()]
-            cut = quantiles(spent, n=100)
-            answers = (median(took), took[0]) if took else (0, 0)
-            numbers = (cut[49], cut[89], cut[98], spent[-1])
-            print(f"{page or 'none':42}" + "".join(f"{one:8.2f}" for one in numbers), end="")
-            print("".join(f"{one:8.0f}" for one in (*answers, _memory(pid, "Rss:"), max(forks))), flush=True)
+                reader.terminate()
+            took.append([int(line) for line in reader.communicate()[0].split()])
+            time.sleep(END)
+            if number % 2:
+                alone.append(_calls(connection, calls))
+        _print(page, alone, beside)
+        answers = (median(itertools.chain(*took)), took[0][0])
+        print("".join(f"{one:8.0f}" for one in (*answers, _memory(pid, "Rss:"), forks)), flush=True)
 
 
-def _note(pid: int, forks: list[int]) -> None:
-    forks.append(_own_of_forks(pid))
+def _print(page: str, alone: list[list[float]], beside: list[list[float]]) -> None:
+    """The wall times of calls, in milliseconds: blocks without and with a question."""
+    print(f"{page:38}", end="")
+    ratios = ""
+    for percent in (50, 99):
+        pairs = [
+            [quantiles(block, n=100)[percent - 1] for block in blocks] for blocks in zip(alone, beside, strict=True)
+        ]
+        print(f"{median(one for one, _ in pairs):7.2f}{median(one for _, one in pairs):7.2f}", end="")
+        ratios += f"{median(with_it / without for without, with_it in pairs):8.2f}"
+    print(f"{ratios}{max(itertools.chain(*beside)):8.2f}", end="")
 
 
 def _memory(pid: int | str, field: str) -> int:
@@ -172,8 +192,8 @@ def _own_of_forks(pid: int) -> int:
     return total
 
 
-def _calls(connection: Connection, calls: int, look: Callable[[], object] = int) -> list[float]:
-    """Milliseconds of each. `look`: now and then between two."""
+def _calls(connection: Connection, calls: int) -> list[float]:
+    """Milliseconds of each."""
     from tests.world import workload
 
     spent = []
@@ -186,8 +206,6 @@ def _calls(connection: Connection, calls: int, look: Callable[[], object] = int)
         spent.append((time.perf_counter() - began) * 1e3)
         assert reply.status == 200
         time.sleep(0.01)
-        if i % 25 == 0:
-            look()
     return spent
 
 

@@ -166,7 +166,7 @@ class Metrics:
     log_lines_sampled = _counter("Log lines of decisions that were left out: log.decisionsPerSecond names the rate.")
     sampled_requests = _counter(
         "Requests that leave out nodes where the pod fits too: the scheduler samples (percentageOfNodesToScore). "
-        "One request a second is looked at."
+        "One request in ten seconds is looked at."
     )
     record_bytes = _counter("Bytes written to the record (serve --record).")
     record_lost = _counter("Entries that the record lacks.", "cause")

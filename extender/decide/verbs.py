@@ -236,7 +236,7 @@ LEAST_NAMED: Final = 100
 """kube-scheduler stops its search at no fewer feasible nodes (minFeasibleNodesToFind)."""
 LEAST_LEFT_OUT: Final = 5
 """Of fewer nodes it may know pods that we do not know yet."""
-SAMPLED_SECONDS: Final = 1.0
+SAMPLED_SECONDS: Final = 10.0
 """From one look to the next: a look reads all nodes."""
 
 

@@ -27,7 +27,7 @@ from extender.act.parked import ParkedPods
 from extender.ask import frozen
 from extender.ask.explain import Explainer
 from extender.ask.fleet import FleetCounts
-from extender.ask.forks import Forks
+from extender.ask.forks import Forks, use_huge_pages
 from extender.ask.making_room import Room
 from extender.ask.pending import PartialGang, Pending, WaitingCounts
 from extender.errors import BadInput, ExtenderError, NotFound
@@ -388,7 +388,33 @@ def _surveys(explainer: Explainer, core: Core, asks: Forks, parked: ParkedPods |
         Survey("partial-gangs", explainer.partial_gangs, partial_gangs, known, asks),
         Survey("nodes-wanted", explainer.nodes_wanted, partial(show_nodes_wanted, wanted), known, asks),
         Survey("waiting-pods", explainer.waiting_pods, waiting_pods, known, asks),
+        HugePages(known),
     ]
+
+
+HUGE_PAGES_SECONDS: Final = 300.0
+"""From one look at the memory to the next: what has come since, and the pages that forks have split."""
+HUGE_PAGE_PAUSE: Final = 0.05
+"""Seconds between two pages: calls wait 3 ms at most for one."""
+
+
+class HugePages(Controller):
+    """Keeps forks short."""
+
+    name = "huge-pages"
+
+    def __init__(self, known: Callable[[], bool]) -> None:
+        """`known`: whether the cluster has been read."""
+        self._known = known
+
+    async def run(self) -> None:
+        """Put the memory on huge pages, again and again."""
+        while True:
+            await asyncio.sleep(FIRST_SURVEY_SECONDS)
+            if self._known():
+                for _ in use_huge_pages():
+                    await asyncio.sleep(HUGE_PAGE_PAUSE)
+                await asyncio.sleep(HUGE_PAGES_SECONDS)
 
 
 # -- what needs a look at the whole cluster, and is counted at times of its own: in a fork, so that no verb waits

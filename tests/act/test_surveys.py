@@ -4,7 +4,7 @@ more nodes of each model they would need, the arithmetic by hand."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -18,7 +18,10 @@ from extender.metrics import Metrics
 from extender.objects.queueing import GATE
 from extender.server.wiring import (
     FIRST_SURVEY_SECONDS,
+    HUGE_PAGE_PAUSE,
+    HUGE_PAGES_SECONDS,
     MOST_MODELS,
+    HugePages,
     Survey,
     show_fleet,
     show_nodes_wanted,
@@ -264,3 +267,30 @@ async def test_a_count_that_takes_long_is_made_less_often(monkeypatch: pytest.Mo
     finally:
         task.cancel()
     assert [seconds for seconds in slept if seconds > FIRST_SURVEY_SECONDS] == [98.0, 30.0]
+
+
+async def test_memory_is_put_on_huge_pages_once_the_cluster_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other tasks go on between two pages, and what has come since follows later."""
+    looks, slept, known, end = list[int](), list[float](), [False, True, True], asyncio.Event()
+
+    def use_huge_pages() -> Iterator[int]:
+        for page in range(3):
+            looks.append(page)
+            yield page
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        if len(looks) == 6:
+            end.set()
+            await asyncio.Event().wait()
+
+    monkeypatch.setattr("extender.server.wiring.use_huge_pages", use_huge_pages)
+    monkeypatch.setattr("asyncio.sleep", sleep)
+    task = asyncio.ensure_future(HugePages(lambda: known.pop(0)).run())
+    try:
+        async with asyncio.timeout(30):
+            await end.wait()
+    finally:
+        task.cancel()
+    first, page = FIRST_SURVEY_SECONDS, HUGE_PAGE_PAUSE
+    assert slept == [first, first, page, page, page, HUGE_PAGES_SECONDS, first, page, page, page]

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import errno
+import mmap
 import os
 import signal
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -268,7 +271,7 @@ async def test_a_process_that_dies_is_an_answer() -> None:
 
 async def test_an_answer_that_ends_in_its_middle_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     """A defect of its process is none of a survey or a view."""
-    monkeypatch.setattr(forks, "WALL_SECONDS", 0.2)
+    monkeypatch.setattr(forks, "WALL_SECONDS", 1.0)
     asked = one(lambda: b"x" * (8 << 20), rest=1e9)
     slow = await asked.ask("q")
     await over(asked)
@@ -304,3 +307,55 @@ async def test_no_fork_without_memory_for_it(monkeypatch: pytest.MonkeyPatch) ->
     assert caught.value.code == "no-memory"
     assert asked._keeper is None
     assert asked._asked == 0
+
+
+# -- huge pages
+
+
+def on_huge_pages(address: int) -> int:
+    """Bytes of the mapping at this address."""
+    begin = end = 0
+    for line in forks.SMAPS.read_text().splitlines():
+        words = line.split()
+        if not words[0].endswith(":"):
+            begin, end = (int(word, 16) for word in words[0].split("-"))
+        elif words[0] == "AnonHugePages:" and begin <= address < end:
+            return int(words[1]) * 1024
+    raise AssertionError("no mapping")
+
+
+def test_memory_is_put_on_huge_pages_and_keeps_what_it_holds() -> None:
+    with mmap.mmap(-1, 8 * forks.HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
+        for at in range(0, len(memory), mmap.PAGESIZE):
+            memory[at] = at // mmap.PAGESIZE % 251
+        address = ctypes.addressof(whole := ctypes.c_char.from_buffer(memory))
+        del whole  # it would keep the memory from being closed
+        if on_huge_pages(address):
+            pytest.skip("this kernel gives huge pages unasked")
+        steps = list(forks.use_huge_pages())
+        assert len([step for step in steps if address <= step < address + len(memory)]) >= 7
+        assert on_huge_pages(address) >= 7 * forks.HUGE_PAGE
+        assert all(memory[at] == at // mmap.PAGESIZE % 251 for at in range(0, len(memory), mmap.PAGESIZE))
+        assert set(forks.use_huge_pages()) >= {step for step in steps if address <= step < address + len(memory)}
+
+
+def test_only_memory_of_this_process_that_is_nearly_all_there_is_gathered(tmp_path: Path) -> None:
+    """A stack of which little was used would grow to its full size; a file is not ours alone."""
+    smaps = tmp_path / "smaps"
+    mappings = [
+        ("7f0000000000-7f0000800000", "rw-p", 0, 8192),
+        ("7f0001000000-7f0001800000", "rw-p", 0, 7168),
+        ("7f0002000000-7f0002800000", "rw-p", 0, 7164),  # a page is missing
+        ("7f0003000000-7f0003800000", "r--p", 0, 8192),
+        ("7f0004000000-7f0004800000", "rw-s", 0, 8192),
+        ("7f0005000000-7f0005800000", "rw-p", 1234, 8192),  # a file
+        ("7f0006000000-7f0006800000", "rw-p", 0, 0),
+    ]
+    smaps.write_text(
+        "".join(
+            f"{range} {flags} 00000000 00:00 {inode} \nSize: 8192 kB\nRss: {rss} kB\nVmFlags: rd wr\n"
+            for range, flags, inode, rss in mappings
+        )
+    )
+    assert list(forks._dense(smaps)) == [(0x7F0000000000, 0x7F0000800000), (0x7F0001000000, 0x7F0001800000)]
+    assert list(forks.use_huge_pages(tmp_path / "not Linux")) == []

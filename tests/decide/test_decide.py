@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from extender.decide.verbs import SAMPLED_SECONDS
 from extender.policy.contracts import Class
 from extender.policy.policy import Policy
 from extender.policy.reasons import REASONS
@@ -441,10 +442,10 @@ def test_a_sampling_scheduler_is_counted_and_warned_of_once() -> None:
         world.filter(workload("all", 1), FLEET)
         assert world.metric("sampled_requests_total") == 0
         for _ in range(3):
-            world.now += 1
+            world.now += SAMPLED_SECONDS
             world.filter(workload("some", 1), FLEET[:100])
         assert world.decision()["sampled"] == {"named": 100, "schedulable_gpu_nodes": 110, "left_out": 10}
-        world.filter(workload("some", 1), FLEET[:100])  # within the second
+        world.filter(workload("some", 1), FLEET[:100])  # too early
         world.filter(workload("no-gpus"), FLEET[:100])
     assert world.metric("sampled_requests_total") == 3
     assert sum("percentageOfNodesToScore" in line["event"] for line in lines) == 1
@@ -460,7 +461,7 @@ def test_nodes_that_kube_scheduler_rejects_itself_are_no_sample() -> None:
             world.node(name, 8, labels={"pool": "b"})
     world.filter(workload("p", 2, spec={"nodeSelector": {"pool": "a"}}), FLEET[:100])
     assert world.metric("sampled_requests_total") == 0
-    world.now += 1
+    world.now += SAMPLED_SECONDS
     world.filter(workload("q", 1), FLEET[:100])  # six of the others fit
     assert world.metric("sampled_requests_total") == 1
 
