@@ -1,5 +1,5 @@
-"""Nodes that lost GPUs, that are not ready, or whose links are not known; and GPUs by DRA that no pod can get, that
-cannot be mapped to the GPU graph, or that are not counted."""
+"""Nodes that lost GPUs, or offer fewer than their pods hold, that are not ready, or whose links are not known; and GPUs
+by DRA that no pod can get, that cannot be mapped to the GPU graph, or that are not counted."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from ext_core import survey
 from extender.ask.checks.finding import Finding, Item, Posture, Severity, at, listed, name_of, verb
 from extender.ask.text import count, short
 from extender.cluster.device_plugins import COUNT, MIG_STRATEGY
+from extender.cluster.tables import FIRST_GPU
 from extender.objects.cel import selector
 from extender.objects.nodes import DRAIN, DeviceState, NodeDevices
 from extender.objects.records import NodeRecord
@@ -37,6 +39,7 @@ _STATES: Final[Mapping[DeviceState, tuple[Severity, str, str, str]]] = {
 def findings(posture: Posture) -> Iterator[Finding]:
     """What is wrong with each node that has, or should have, GPUs, and with the DeviceClasses."""
     yield from _nodes(posture)
+    yield from _held_beyond(posture)
     yield from _devices(posture)
 
 
@@ -59,6 +62,25 @@ def _nodes(posture: Posture) -> Iterator[Finding]:
         yield from _drained(posture, node, about)
         yield from _links(posture, name, about)
         yield from _stated_otherwise(posture, name, about)
+
+
+def _held_beyond(posture: Posture) -> Iterator[Finding]:
+    """Nodes that offer fewer GPUs than their pods hold, as after a device plugin lost one."""
+    cluster = posture.cluster
+    rows = cluster.rows.all()
+    for index in range(FIRST_GPU, len(cluster.resources)):
+        resource = cluster.resources[index]
+        for row, left in zip(rows, survey.free(cluster.tables.nodes, index, rows), strict=True):
+            if left >= 0:
+                continue
+            offered = cluster.nodes[cluster.names[row]].gpus.get(resource, 0)
+            yield Finding(
+                "warning", "pods-hold-lost-gpus", f"Node/{cluster.names[row]}",
+                f"its pods hold {count(offered - left, 'GPU')} ({resource}), and {offered:,} are allocatable: "
+                f"{count(-left, 'GPU')} of these pods {verb(-left, 'is', 'are')} lost",
+                "Look at the device plugin and the driver on the node, and delete the pods that hold a lost GPU.",
+                (("held_gpus", offered - left), ("allocatable_gpus", offered)), repeats=True,
+            )  # fmt: skip
 
 
 def _stated(posture: Posture, node: NodeRecord) -> int:

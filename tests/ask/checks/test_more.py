@@ -40,6 +40,24 @@ def test_nodes_that_lost_gpus_are_grouped() -> None:
     assert (none["about"], none["message"]) == ("Node/none", "0 of 8 GPUs are allocatable")
 
 
+def test_pods_that_hold_more_gpus_than_their_node_offers() -> None:
+    def running(name: str, gpus: int, on: str, phase: str = "Running") -> JSON:
+        return {"kind": "Pod"} | workload(name, gpus, node=on, phase=phase, start=WALL - 60)
+
+    answer = checked(
+        gpu_node("a", 7, capacity=8), gpu_node("b", 7, capacity=8), gpu_node("full"), gpu_node("ended"),
+        {"kind": "Node"} | machine("none", 0),
+        running("p0", 5, "a"), running("p1", 3, "a"), running("p2", 8, "b"), running("p3", 8, "full"),
+        running("p4", 8, "ended"), running("p5", 8, "ended", "Succeeded"), running("p6", 2, "none"),
+    )  # fmt: skip
+    seven, none = sorted(findings(answer, "pods-hold-lost-gpus"), key=lambda one: one["about"])
+    assert (seven["about"], seven["others"], seven["severity"]) == ("Node/a", ["Node/b"], "warning")
+    text = "its pods hold 8 GPUs (nvidia.com/gpu), and 7 are allocatable: 1 GPU of these pods is lost"
+    assert seven["message"] == text
+    assert seven["facts"] == {"held_gpus": 16, "allocatable_gpus": 14}
+    assert (none["about"], none["facts"]) == ("Node/none", {"held_gpus": 2, "allocatable_gpus": 0})
+
+
 def test_gpus_that_are_handed_out_in_parts_are_not_lost() -> None:
     labels = {"nvidia.com/gpu.count": "8", "nvidia.com/gpu.replicas": "4", "nvidia.com/gpu.product": "T4-SHARED"}
     mixed = {"nvidia.com/gpu.count": "8", "nvidia.com/mig.strategy": "mixed"}
