@@ -1,13 +1,14 @@
 """How long a filter call waits while people ask a large server, and what the answers take.
 
-    python -m benchmarks.debug_pages [--nodes 15000] [--pods 150000] [--calls 1000] [--rounds 4]
+    python -m benchmarks.debug_pages [--nodes 15000] [--pods 150000] [--calls 1500] [--rounds 2]
 
 One client asks filter for 100 candidates, again and again. Beside it another process asks one question a second, or
 none: a machine changes its speed within a minute, so each question has calls without it next to it, in both orders, and
 the ratios are medians over these pairs. `p50`, `p99`: wall time of the calls in milliseconds, without and with the
-question. `answer`: the median from a question to its last byte, `first`: of the first one. Memory in MiB: `server`, its
-RSS; `forks`, what its forks have of their own at most. Other processes make the calls wait, too: run it with a
-real-time priority (`chrt -r 1`) where there are some; forks drop it.
+question; the first ones, which a server answers at once, are over by then. `answer`: the median from a question to its
+last byte, `first`: of the first one. Memory in MiB: `server`, its RSS; `forks`, what its forks have of their own at
+most. Other processes make the calls wait, too: run it with a real-time priority (`chrt -r 1`) where there are some;
+forks drop it.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ PAGES = (
     "/debug/state",
 )
 EVERY = 1.0  # seconds between two questions
+BURST = 10.0  # seconds: the server's rests are used up then (extender.ask.forks.SAVED_REST)
 END = 6.0  # seconds after the last question: its forks have ended
 LOOKS = 40  # at the memory of forks, ten a second
 WAITING = 200  # pods
@@ -105,8 +107,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="benchmarks.debug_pages")
     parser.add_argument("--nodes", type=int, default=15_000)
     parser.add_argument("--pods", type=int, default=150_000)
-    parser.add_argument("--calls", type=int, default=1000)
-    parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--calls", type=int, default=1500)
+    parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--read", metavar="PORT PAGE", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
@@ -149,6 +151,7 @@ def measure(port: int, pid: int, command: list[str], calls: int, rounds: int) ->
                 [*command, "--read", str(port), page], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
             )
             try:
+                time.sleep(BURST)
                 beside.append(_calls(connection, calls))
                 for _ in range(LOOKS):  # not between two calls, which would find the caches full of page tables
                     forks = max(forks, _own_of_forks(pid))

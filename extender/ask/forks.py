@@ -43,7 +43,7 @@ from extender.errors import Busy, ExtenderError, NotAnswered
 REST: Final = 1249.0
 """A fork takes a 1,250th of the time at most: so few calls queue behind one, or come after it, that the 99th percentile
 of filter stays within 1.1 x (benchmarks.debug_pages)."""
-SAVED_REST: Final = 10.0
+SAVED_REST: Final = 20.0
 """Seconds of rest that count in advance: who goes from page to page does not wait, and a burst of questions stops the
 server for 1/1,250 of this."""
 MOST_REST: Final = 5.0
