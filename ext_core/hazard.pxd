@@ -10,7 +10,7 @@ cdef enum:
 cdef class Hazards:
     cdef object owned           # keeps the memory of the view below alive
     cdef uint8_t[::1] flags     # [row]
-    cdef int flagged            # rows with any flag
+    cdef int[4] flagged         # rows with each flag
 
     cdef inline uint8_t at(self, row_t row) noexcept nogil:
         return self.flags[row] if row < self.flags.shape[0] else 0

@@ -21,8 +21,10 @@ class Hazards:
     def __new__(cls) -> Hazards: ...
     def set(self, row: int, flags: int) -> None:
         """Write the flags of a row. ValueError: a negative row, flags outside of 0..15."""
-    def any(self) -> bool:
-        """Whether any row has a flag; else no kernel here rejects, or doubts, a node."""
+    def rejects(self, ask: Ask) -> bool:
+        """Whether `reject` may reject a row for the request: no plugin crashes over one GPU."""
+    def doubts(self, ask: Ask) -> bool:
+        """Whether `safety` may be below 1 for the request."""
     def get(self, row: int) -> int:
         """The flags of a row; 0 where nothing was set."""
 

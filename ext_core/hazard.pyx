@@ -25,12 +25,19 @@ cdef class Hazards:
             grown[:len(self.owned)] = self.owned
             self.flags = grown
             self.owned = grown
-        self.flagged += (flags != 0) - (self.flags[row] != 0)
+        cdef int bit, before = self.flags[row]
+        for bit in range(4):
+            self.flagged[bit] += (flags >> bit & 1) - (before >> bit & 1)
         self.flags[row] = flags
 
-    def any(self):
-        """Whether any row has a flag; else no kernel here rejects, or doubts, a node."""
-        return self.flagged > 0
+    def rejects(self, Ask ask not None):
+        """Whether `reject` may reject a row for the request."""
+        return self.flagged[3] > 0 or (self.flagged[1] > 0 and ask.wanted > 1)
+
+    def doubts(self, Ask ask not None):
+        """Whether `safety` may be below 1 for the request."""
+        cdef bint crashes = self.flagged[0] > 0 or self.flagged[1] > 0
+        return self.flagged[2] > 0 or self.flagged[3] > 0 or (crashes and ask.wanted > 1)
 
     def get(self, int row):
         """The flags of a row; 0 where nothing was set."""
@@ -38,7 +45,8 @@ cdef class Hazards:
 
 
 cdef inline int _crash(NodeTable nodes, LinkShapes shapes, Ask ask, row_t row, bint certain) noexcept nogil:
-    """How likely the plugin crashes over the free GPUs, in millionths; 0 too where that is unknown.
+    """How likely the plugin crashes over the free GPUs, in millionths; 0 too where that is unknown. Never for one GPU:
+    its answers have no empty places then.
 
     `certain`: the state of every GPU must be known, and no claim may be on the node.
     """

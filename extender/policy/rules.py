@@ -181,8 +181,8 @@ class Hazard(Rule):
     _codes: ClassVar = HazardCodes(panics=why.PLUGIN_PANICS.code, lost=why.PLUGIN_LOST_GPU.code)
 
     def idle(self, tables: Tables, request: PodRequest) -> bool:
-        """While no device plugin is known to fail."""
-        return not tables.hazards.any()
+        """While no device plugin is known to fail such a pod."""
+        return not tables.hazards.rejects(request.ask)
 
     def fill(self, tables: Tables, request: PodRequest, rows: array[int], out: array[int]) -> None:
         """Writes the reason codes of the rejected `rows` into `out`."""

@@ -35,8 +35,8 @@ class HazardScorer(Scorer):
     name = "hazard"
 
     def constant(self, tables: Tables, request: PodRequest) -> float | None:
-        """1.0 while no device plugin may fail."""
-        return None if tables.hazards.any() else 1.0
+        """1.0 while no device plugin may fail such a pod."""
+        return None if tables.hazards.doubts(request.ask) else 1.0
 
     def fill(self, tables: Tables, request: PodRequest, rows: array[int], out: array[float]) -> None:
         """Writes the value of each of `rows`, 0.0 to 1.0, into `out`."""

@@ -18,8 +18,12 @@ class Hazards:
             raise ValueError("a row from 0 and flags from 0 to 15 are expected")
         self._flags[row] = flags
 
-    def any(self) -> bool:
-        return any(self._flags.values())
+    def rejects(self, ask: Ask) -> bool:
+        return any(flags & (LOST_KNOWN | PANICS_KNOWN * (ask.wanted > 1)) for flags in self._flags.values())
+
+    def doubts(self, ask: Ask) -> bool:
+        crashes = (PANICS | PANICS_KNOWN) * (ask.wanted > 1)
+        return any(flags & (LOST | LOST_KNOWN | crashes) for flags in self._flags.values())
 
     def get(self, row: int) -> int:
         return self._flags.get(row, 0)
