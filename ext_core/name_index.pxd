@@ -62,6 +62,7 @@ cdef class NameIndex:
     cdef slot* slots
     cdef Py_ssize_t room      # slots; a power of two
     cdef Py_ssize_t used
+    cdef Py_ssize_t escaped   # names that JSON writes with an escape
     cdef uint32_t calls       # readings of offers so far; the stamp of the present one
 
     cdef inline slot* find(self, text_t name, Py_ssize_t size, uint64_t key) noexcept nogil:

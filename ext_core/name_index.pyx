@@ -23,6 +23,15 @@ cdef slot* free_slots(Py_ssize_t count) except NULL:
     return slots
 
 
+cdef bint is_escaped(text_t name, Py_ssize_t size) noexcept:
+    """Whether JSON writes the name with an escape."""
+    cdef Py_ssize_t i
+    for i in range(size):
+        if name[i] < 32 or name[i] == c'"' or name[i] == c'\\':
+            return True
+    return False
+
+
 @cython.final
 cdef class NameIndex:
     """Node name -> row: an open-addressing hash table over UTF-8 bytes, linear probing, at most half full."""
@@ -83,6 +92,7 @@ cdef class NameIndex:
         memcpy(copy, utf8, size)
         s.name, s.key, s.size, s.row, s.seen = copy, key, <uint32_t>size, row, 0
         self.used += 1
+        self.escaped += is_escaped(copy, size)
 
     def remove(self, str name not None):
         """KeyError: no such name."""
@@ -91,6 +101,7 @@ cdef class NameIndex:
         cdef slot* s = self.find(utf8, size, name_hash(utf8, size))
         if s.name == NULL:
             raise KeyError(name)
+        self.escaped -= is_escaped(s.name, size)
         free(s.name)
         # Close the gap (Knuth, TAOCP vol. 3, 6.4, algorithm R): a follower moves into the hole unless that would put it
         # before its home.

@@ -3,7 +3,8 @@
 Theory of operation. A verb's body is a flat JSON object (Pod, Nodes, NodeNames) of which most bytes are node names or
 whole nodes. `split` checks the grammar of the whole text once, without recursion, and returns where each top-level
 value lies. A caller that needs the inside of a value decodes that slice alone. `rows` turns the slice of names into
-rows of the node table by hashing the bytes where they lie.
+rows of the node table by hashing the bytes where they lie. The bytes of a name that equals a known one are not checked
+otherwise.
 
 What is checked: brackets, commas, colons, literals, numbers, escapes, control characters, depth. What is not: whether
 strings inside nested values are UTF-8 (a JSON decoder of that slice checks it). Names and keys that become a `str` are,
@@ -464,69 +465,108 @@ cdef struct met:  # a name on its way to its row
     uint64_t key
 
 
-cdef Py_ssize_t look_up(cursor* c, NameIndex index, row_t* found, unsigned char* plain) noexcept nogil:
-    """The row of every name of the array that c.at stands before; returns how many. `plain`: room for all of them.
-
-    Names are looked up MANY at a time: the memory that they need is fetched while the others are read."""
-    cdef met[MANY] batch
-    cdef met* one
-    cdef Py_ssize_t n = 0, start, i, many, mask = index.room - 1
-    cdef slot* s
-    cdef bint more = True
+cdef Py_ssize_t look_up(cursor* c, NameIndex index, row_t* found, unsigned char* plain, bint* all_known) noexcept nogil:
+    """The row of every name of the array that c.at stands before; returns how many. `plain`: room for any of them."""
+    cdef Py_ssize_t n = 0, read, ahead = MANY
+    all_known[0] = True
     if not take(c, c'['):
         return fail(c, c.at, "not an array of strings")
     if closes(c, c']'):
         return 0
-    while more:
-        many = 0
-        while more and many < MANY:
-            if c.at >= c.end or c.text[c.at] != c'"':
-                return fail(c, c.at, "not an array of strings")
-            start = c.at + 1
-            if skip_string(c) < 0:
-                return -1
-            one = &batch[many]
-            one.name = c.text + start
-            one.size = c.at - 1 - start
-            if c.escaped:
-                one.size = unescape(one.name, one.size, plain)
-                one.name = plain
-                if one.size < 0:
-                    return fail(c, start, "half a surrogate pair in a string")
-                plain += one.size
-            if one.size > LONGEST_NAME:
-                return fail(c, start, TOO_LONG)
-            one.key = name_hash(one.name, one.size)
-            __builtin_prefetch(index.slots + <Py_ssize_t>(one.key & <uint64_t>mask), 0)
-            many += 1
-            skip_space(c)
-            more = not closes(c, c']')
-            if more and not take(c, c','):
-                return fail(c, c.at, "',' or ']' must follow")
-        for i in range(many):
-            s = index.slots + <Py_ssize_t>(batch[i].key & <uint64_t>mask)
-            if s.name != NULL:
-                __builtin_prefetch(s.name, 0)
-        for i in range(many):
-            s = index.find(batch[i].name, batch[i].size, batch[i].key)
-            found[n] = s.row if s.name != NULL else -1
-            n += 1
-    return n
+    while True:
+        read = known_names(c, index, found + n, ahead)
+        n += read
+        if read == ahead:
+            ahead = min(2 * ahead, MANY)
+            continue
+        ahead = 1  # where names are not known, or not written plainly, few are read in vain
+        skip_space(c)
+        found[n] = one_name(c, index, plain)
+        if c.wrong != NULL:
+            return -1
+        all_known[0] &= found[n] >= 0
+        n += 1
+        if closes(c, c']'):
+            return n
+        if not take(c, c','):
+            return fail(c, c.at, "',' or ']' must follow")
+
+
+@cython.overflowcheck(False)  # differences of pointers, which Cython cannot check
+cdef inline Py_ssize_t known_names(cursor* c, NameIndex index, row_t* found, Py_ssize_t most) noexcept nogil:
+    """The rows of the next names, `most` at most, up to one that is not known, or that ',' does not follow at once;
+    returns how many. A name that equals a known one without escapes is a string: its bytes are not checked.
+
+    The memory that they need is fetched while the others are read."""
+    cdef met[MANY] batch
+    cdef met* one
+    cdef slot* s
+    cdef const void* quote
+    cdef Py_ssize_t i, many = 0, mask = index.room - 1
+    cdef text_t at = c.text + c.at, end = c.text + c.end
+    if index.escaped > 0:
+        return 0
+    while many < most and end - at > 2 and at[0] == c'"':
+        quote = memchr(at + 1, c'"', end - at - 2)
+        if quote == NULL or (<text_t>quote)[1] != c',' or <text_t>quote - at > LONGEST_NAME:
+            break
+        one = &batch[many]
+        one.name, one.size = at + 1, <text_t>quote - at - 1
+        one.key = name_hash(one.name, one.size)
+        __builtin_prefetch(index.slots + <Py_ssize_t>(one.key & <uint64_t>mask), 0)
+        at = <text_t>quote + 2
+        many += 1
+    for i in range(many):
+        s = index.slots + <Py_ssize_t>(batch[i].key & <uint64_t>mask)
+        if s.name != NULL:
+            __builtin_prefetch(s.name, 0)
+    for i in range(many):
+        s = index.find(batch[i].name, batch[i].size, batch[i].key)
+        if s.name == NULL:
+            at = batch[i].name - 1
+            many = i
+            break
+        found[i] = s.row
+    c.at = at - c.text
+    return many
+
+
+cdef row_t one_name(cursor* c, NameIndex index, unsigned char* plain) noexcept nogil:
+    """The row of the name at c.at, -1: not known, or c.wrong states why it is none. Steps over the space behind it."""
+    cdef Py_ssize_t start = c.at + 1, size
+    cdef text_t name = c.text + start
+    cdef slot* s
+    if c.at >= c.end or c.text[c.at] != c'"':
+        return fail(c, c.at, "not an array of strings")
+    if skip_string(c) < 0:
+        return -1
+    size = c.at - 1 - start
+    if c.escaped:
+        size = unescape(name, size, plain)
+        name = plain
+        if size < 0:
+            return fail(c, start, "half a surrogate pair in a string")
+    if size > LONGEST_NAME:
+        return fail(c, start, TOO_LONG)
+    skip_space(c)
+    s = index.find(name, size, name_hash(name, size))
+    return s.row if s.name != NULL else -1
 
 
 cdef tuple read_names(cursor* c, NameIndex index):
     """(rows, unknown) as `rows` has them, of the array at c.at, which ends before it then; None: it is none,
     and c.wrong states why."""
-    cdef Py_ssize_t start = c.at, end, n, i, size = c.end - c.at
+    cdef Py_ssize_t start = c.at, end, n, size = c.end - c.at
     cdef row_t* buffer = NULL
     cdef unsigned char* plain = NULL
     cdef array.array found
+    cdef bint all_known
     try:
         buffer = <row_t*>malloc((size // 3 + 1) * sizeof(row_t))  # a name takes 3 bytes or more: '"",'
         plain = <unsigned char*>malloc(size + 1)  # pages that no escape touches cost nothing
         if buffer == NULL or plain == NULL:
             raise MemoryError()
-        n = look_up(c, index, buffer, plain)
+        n = look_up(c, index, buffer, plain, &all_known)
         if n < 0:
             return None
         found = array.clone(array.array("i"), n, zero=False)
@@ -535,14 +575,13 @@ cdef tuple read_names(cursor* c, NameIndex index):
     finally:
         free(buffer)
         free(plain)
+    if all_known:
+        return found, []
     end = c.at
-    for i in range(n):
-        if found.data.as_ints[i] < 0:
-            c.at = start
-            unknown = strangers(c, found)
-            c.at = end
-            return found, unknown
-    return found, []
+    c.at = start
+    unknown = strangers(c, found)
+    c.at = end
+    return found, unknown
 
 
 cdef list strangers(cursor* c, array.array found):

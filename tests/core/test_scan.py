@@ -249,6 +249,35 @@ def test_repeats_are_kept(names: list[str]) -> None:
     assert found.tolist() == [known.index(name) if name in known else -1 for name in names]
 
 
+NAMES = ["n1", "node-000001", "node-000002", "\u00e9", "", 'q"', "back\\nslash", "line\n", "x" * 253, "x" * 254]
+
+
+@given(
+    st.lists(st.one_of(st.sampled_from(NAMES[:3]), st.sampled_from(NAMES)), max_size=70),
+    st.sets(st.sampled_from(NAMES[:5]) | st.sampled_from(NAMES)),
+    st.data(),
+)
+def test_known_names_among_others(names: list[str], known: set[str], data: st.DataObject) -> None:
+    """Written as kube-scheduler writes them, or nearly so: runs of known names are read ahead."""
+    raw = bytearray(orjson.dumps(names))
+    for _ in range(data.draw(st.sampled_from([0, 0, 1, 2]))):
+        at = data.draw(st.integers(0, len(raw) - 1))
+        raw[at : at + 1] = data.draw(st.sampled_from([b"", b" ", b'"', b"\\", b"\n", b",", b"]", b"\\u00e9", b"\xff"]))
+        raw = raw or bytearray(b"[")
+    same_rows(bytes(raw), sorted(known))
+
+
+def test_a_known_name_is_compared_as_it_is_written() -> None:
+    names = ["a", "a\\nb", "a\nb"]  # the second one has a backslash and an n
+    found, _ = same_rows(b'["a","a\\nb","a\\\\nb","a"]', names)
+    assert found.tolist() == [0, 2, 1, 0]
+    assert same_rows(b'["a","a\nb","a"]', names) is ScanError
+    index, _ = both_indexes(names)
+    for name in names[1:]:
+        index.remove(name)
+    assert scan.rows(b'["a","a\\nb","a"]', 0, 16, index) == (array("i", [0, -1, 0]), [(1, "a\nb")])
+
+
 @given(texts(st.lists(st.one_of(TEXT, VALUES), max_size=5)), st.data())
 def test_rows_of_anything_else(body: bytes, data: st.DataObject) -> None:
     raw = bytearray(body)
@@ -490,6 +519,7 @@ def test_a_name_that_no_node_can_have_is_refused() -> None:
         for ascii_only in (True, False):
             text = json.dumps([name], ensure_ascii=ascii_only).encode()
             found = same_rows(text, ["n"])
+            assert (same_rows(text[:-1] + b"," + text[1:], [name]) is ScanError) == (found is ScanError)
             assert (found is not ScanError) == fits
             whole = b'{"metadata":{"name":' + text[1:-1] + b"}}"
             for twin in (scan, reference):
