@@ -4,7 +4,8 @@ evaluates them (k8s.io/dynamic-resource-allocation/cel).
 No library is used. common-expression-language 0.10.0 and cel-python 0.5.0 were measured: neither reads `?.` and
 `cel.bind`, checks types, or bounds the time of an evaluation (seven nested loops over ten elements hold the
 interpreter's lock for 2.8 s in the one, four for 0.9 s in the other), and the first converts the whole device for each
-evaluation. Regular expressions are RE2's, whose time is linear.
+evaluation. cel-expr-python 0.1.3 does these, but lets functions have no types of their own (`semver`, `quantity`), and
+bounds loops alone: a string that is doubled 28 times takes 3.4 s. Regular expressions are RE2's, whose time is linear.
 
 A selector is `True`, `False`, or fails: a property that a device does not state is an error, unless `||`, `&&` or the
 like absorbs it. kube-scheduler's allocator evaluates the selectors of a device when it looks at the device, and an
