@@ -194,8 +194,8 @@ class AdvanceController(Controller):
             elif self._entries is not None:
                 await self._lead(self._entries)
             self._failed = ""
-        except VersionConflict:  # another instance has written
-            self._leads, self._read_at = False, -inf
+        except VersionConflict:  # another instance has written, which has the Lease; or another program has
+            self._read_at = -inf
         except (ApiError, NoAnswer) as error:
             self._leads = False
             self._known = self._known or (isinstance(error, ApiError) and error.is_final)
@@ -210,7 +210,7 @@ class AdvanceController(Controller):
             return
         self._read_at = now
         asked = await self._asked.read()
-        if self._leads:  # no other instance writes it
+        if self._leads and self._leads_now:  # no other instance writes it
             await self._store.restore()
         else:
             await self._store.read()

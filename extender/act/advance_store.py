@@ -15,7 +15,7 @@ from extender.act.document import Amount, Entries, KeptDocument, Name, Priority,
 from extender.kube.own_objects import ConfigMap
 from extender.log import get_log
 from extender.metrics import Metrics
-from extender.objects.stored_texts import Damaged, Newer, decoded
+from extender.objects.stored_texts import Damaged, Newer, decoded, is_newer
 from extender.reservations.advance import TOP, Held, PlannedMove, seat, turn_of
 from extender.reservations.seats import Seat
 from extender.times import rfc3339
@@ -81,6 +81,11 @@ def key_of(kept: Kept) -> str:
     return kept.name if not kept.gang else f"gang-{sha256(kept.gang.encode()).hexdigest()[:24]}"
 
 
+def _entry(kept: Kept) -> tuple[str, str]:
+    """Its key and its text."""
+    return key_of(kept), msgspec.json.encode(kept).decode()
+
+
 def as_json(kept: Kept) -> dict[str, Any]:
     """As pages and `gpu-extender queue` show it."""
     return {
@@ -123,6 +128,8 @@ class AdvanceStore(Entries):
         for key, text in self._document.items():
             try:
                 kept = decoded(text, _READ, FORMAT, MOST_TEXT)
+                if key_of(kept) != key:
+                    raise Damaged("it is under the key of another one")
                 self._held_of(kept)
             except Newer as error:
                 newer[key] = self._document.newer.get(key, self._clock())
@@ -136,11 +143,16 @@ class AdvanceStore(Entries):
         self._document.newer = newer
 
     async def restore(self) -> None:
-        """Write all again where the ConfigMap was deleted."""
-        fetched = await self._document.fetch()
-        if self.kept and not any(stored.version for stored in fetched):
-            self._document.note(fetched)
-            await self.write(dict(self.kept))
+        """Write all again where another program has changed or deleted the ConfigMap; what a version to come has
+        written stays."""
+        known = dict(self._document.items())
+        self._document.note(await self._document.fetch())
+        stored = dict(self._document.items())
+        if any(is_newer(text, FORMAT) for key, text in stored.items() if text != known.get(key)):
+            await self.read()
+        elif stored != known:
+            await self._document.write(self._document.changes(dict(map(_entry, self.kept.values()))))
+            self._damaged = set()
 
     def _warn(self, key: str, problem: str, error: Damaged) -> None:
         if key not in self._warned:
@@ -160,8 +172,11 @@ class AdvanceStore(Entries):
         texts: dict[str, str | None] = {}
         for name, kept in changes.items():
             before = self.kept.get(name)
-            if (of := kept or before) is not None:
-                texts[key_of(of)] = None if kept is None else msgspec.json.encode(kept).decode()
+            if kept is not None:
+                key, text = _entry(kept)
+                texts[key] = text
+            elif before is not None:
+                texts[key_of(before)] = None
         return dict.fromkeys(self._damaged) | texts
 
     def _why_not(self, texts: Mapping[str, str | None]) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+import json
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, cast
 
@@ -22,9 +23,10 @@ from tests.act.test_advance import BIG, MAPS, Case, Instance
 from tests.act.test_reservations import connected
 from tests.kube.objects import Objects
 from tests.reservations.test_advance import lasting, passes
-from tests.world import JSON, WALL, World, machine
+from tests.world import GPU, JSON, WALL, World, machine
 
 POD_A = "/api/v1/namespaces/default/pods/a"
+Damage = Callable[[dict[str, str]], JSON | None]
 WHOLE: JSON = BIG | {"for": "1x8"}
 
 
@@ -213,18 +215,99 @@ async def test_a_pod_whose_owner_has_a_very_long_kind_does_not_move() -> None:
             assert second.held() == ["n1"]
 
 
-async def test_a_state_that_is_deleted_is_written_again() -> None:
+def no_data(data: dict[str, str]) -> None:
+    return None
+
+
+def none_left(data: dict[str, str]) -> JSON:
+    return {}
+
+
+def cut(data: dict[str, str]) -> JSON:
+    return {key: text[: len(text) // 2] for key, text in data.items()}
+
+
+def with_a_copy(data: dict[str, str]) -> JSON:
+    other = json.loads(data["big"]) | {"seats": [["n2", {GPU: 4}]]}
+    return data | {"copy": json.dumps(other)}
+
+
+def forged(data: dict[str, str]) -> JSON:
+    return {"big": json.dumps(json.loads(data["big"]) | {"seats": [["n2", {GPU: 4}]], "namespaces": ["others"]})}
+
+
+def huge(data: dict[str, str]) -> JSON:
+    return data | {"x": "y" * 900_000} | {f"k{at}": "{}" for at in range(1000)}
+
+
+def damaged(case: Evicting, damage: Damage | None) -> None:
+    """Another program changes the ConfigMap of what is kept; None: it deletes it."""
+    if damage is None:
+        del case.objects.stored[MAPS + STATE]
+    else:
+        stored = case.objects.stored[MAPS + STATE]
+        case.objects.put(MAPS + STATE, stored | {"data": damage(stored["data"])})
+
+
+DAMAGES = [None, no_data, none_left, cut, with_a_copy, forged, huge]
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+async def test_a_state_that_is_changed_or_deleted_is_written_again(damage: Damage | None) -> None:
+    """Else instances would hold other GPUs than the one that leads, for as long as that has nothing to write."""
     case = Evicting()
     case.ask(big=WHOLE)
     async with case.server() as instance, case.server("second") as second:
         await instance.turn(times=4)
-        await second.turn(times=2)
-        assert second.held() == instance.held() != []
-        del case.objects.stored[MAPS + STATE]
+        await second.turn(0.0)
+        nodes, kept = instance.held(), case.kept()
+        assert second.held() == nodes != []
+        damaged(case, damage)
         for _ in range(3):
             await instance.turn()
-            await second.turn()
-        assert second.held() == instance.held() != []
+            await second.turn(0.0)
+        assert (instance.held(), second.held(), case.kept()) == (nodes, nodes, kept)
+
+
+async def test_a_copy_under_another_key_counts_for_no_instance() -> None:
+    case = Evicting()
+    case.ask(big=WHOLE)
+    async with case.server() as instance:
+        await instance.turn(times=4)
+        nodes = instance.held()
+    damaged(case, with_a_copy)
+    async with case.server("second") as second:
+        await second.turn(times=2)
+        assert second.held() == nodes
+
+
+async def test_what_a_newer_version_writes_is_not_written_over() -> None:
+    case = Evicting()
+    case.ask(big=WHOLE)
+    async with case.server() as instance:
+        await instance.turn(times=4)
+        damaged(case, lambda data: {"big": '{"format": 2, "name": "big"}'})
+        await instance.turn(times=3)
+        assert case.kept()["big"]["format"] == 2
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+async def test_a_state_that_is_changed_after_an_eviction_takes_no_place_from_the_pod_that_comes(
+    damage: Damage | None,
+) -> None:
+    case = Evicting(runs("a", 4, "n0"), runs("b", 4, "n1"))
+    case.ask(big=WHOLE)
+    async with case.server() as instance, case.server("second") as second:
+        await planned(case, instance)
+        await case.until(instance, 600)
+        damaged(case, damage)
+        for _ in range(3):
+            await instance.turn()
+            await second.turn(0.0)
+        for one in (instance, second):
+            owners = [held.owner for held in one.world.verbs.claims.advance if "/move-" in held.name]
+            assert len(owners) == 1
+            assert owners[0].startswith("default/ReplicaSet/owner-")
 
 
 class Asking(Evicting):
