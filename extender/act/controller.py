@@ -230,6 +230,9 @@ QUEUE_OFF: Final = LeaseTask(
     "queue", "requests to save of the queue, which is off", "they are not withdrawn", "manifests/queue/controller.yaml"
 )
 ADVANCE: Final = LeaseTask("reservations", "advance reservations", "none is planned", "manifests/deployment.yaml")
+ADVANCE_OFF: Final = LeaseTask(
+    "reservations", "requests to save of moves, which are off", "they are not withdrawn", "manifests/deployment.yaml"
+)
 
 
 class Leadership:

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from extender.act.advance import SPREAD_SECONDS, AdvanceController, DatedGangs, Keeping
 from extender.act.advance_store import STATE, AdvanceStore
-from extender.act.controller import ADVANCE, EVICTIONS, QUEUE, QUEUE_OFF, Controller, Leadership
+from extender.act.controller import ADVANCE, ADVANCE_OFF, EVICTIONS, QUEUE, QUEUE_OFF, Controller, Leadership
 from extender.act.document import LearnedStore
 from extender.act.events import EventRecorder
 from extender.act.evictions import LEASE_SECONDS, ClusterReadiness, Evictor, OwnEvictions
@@ -127,8 +127,7 @@ def _outside(core: Core, watches: Watches, server: ApiServer, file: Path | None)
     controllers: list[Controller] = [reservations, events, evictions, parked, *_reloading(core, file)]
     queue = _queue(core, server, writes, namespace, identity) if settings.queue.enabled else None
     advance = _advance(core, watches, server, (namespace, identity), queue) if stored else None
-    if advance is not None:
-        controllers.append(advance)
+    controllers.append(advance or _left_of_moves(core, server, namespace, identity))
     controllers.append(queue or _left_of_queue(core, server, namespace, identity))
     leader = QueueLeader(settings.queue.enabled, settings.queue.lease)
     watched = Lease(server, namespace, settings.queue.lease, identity, clock=clock)
@@ -236,10 +235,24 @@ def _queue(core: Core, server: ApiServer, writes: ApiServer, namespace: str, ide
 
 def _left_of_queue(core: Core, server: ApiServer, namespace: str, identity: str) -> LeftRequests:
     """Withdraws what the queue has asked of pods before it was turned off."""
-    settings, clock, metrics = core.cluster.settings, core.clock, core.metrics
-    lease = Lease(server, namespace, settings.queue.lease, identity, clock=clock, duration=QUEUE_LEASE_SECONDS)
+    name, clock, metrics = core.cluster.settings.queue.lease, core.clock, core.metrics
+    lease = Lease(server, namespace, name, identity, clock=clock, duration=QUEUE_LEASE_SECONDS)
     leadership = Leadership(lease, QUEUE_OFF, metrics.queue_leader, metrics.degraded, clock.monotonic)
-    saves = _saves_of(core, PodPatches(server), _requests_evictions(core, server))
+    return _left(core, server, leadership, _requests_evictions(core, server), "q-")
+
+
+def _left_of_moves(core: Core, server: ApiServer, namespace: str, identity: str) -> LeftRequests:
+    """Withdraws what was asked of pods for their moves, where no advance reservation is kept any more."""
+    clock, metrics = core.clock, core.metrics
+    lease = Lease(server, namespace, ADVANCE_LEASE, identity, clock=clock)
+    leadership = Leadership(lease, ADVANCE_OFF, metrics.advance_leader, metrics.degraded, clock.monotonic)
+    return _left(core, server, leadership, _requests_evictions(core, server, "moves"), "a-")
+
+
+def _left(
+    core: Core, server: ApiServer, leadership: Leadership, eviction_requests: EvictionRequests | None, prefix: str
+) -> LeftRequests:
+    saves = _saves_of(core, PodPatches(server), eviction_requests, prefix)
     return LeftRequests(saves, leadership, lambda: not core.source.missing() and not core.source.is_stale())
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -18,6 +19,7 @@ from extender.act.saving import (
     ROUND_SECONDS,
     WITHDRAW_SECONDS,
     EvictionRequests,
+    LeftRequests,
     Need,
     SaveHistory,
     SaveRequests,
@@ -28,7 +30,7 @@ from extender.metrics import Metrics
 from extender.objects.records import Event, SaveAnswersRecord
 from extender.objects.save_request import CONDITION, SAVE_REQUESTED, SAVED, SAVES_FOR_GANG, SaveRequest, requested
 from extender.preemption.cost_inputs import work_lost
-from extender.server.acting import _left_of_queue, live
+from extender.server.acting import _left_of_moves, _left_of_queue, live
 from extender.settings import Settings
 from extender.times import Clock
 from tests.act.test_evictions import LEASE, Ear, known_at_once  # noqa: F401
@@ -475,14 +477,17 @@ async def test_where_evictions_are_off_after_a_restart_no_pod_stays_asked(case: 
         assert not server.lease.held
 
 
-async def test_what_the_queue_has_asked_is_withdrawn_once_the_queue_is_off() -> None:
-    """While another instance holds the Lease of the queue nothing is written."""
-    case, lease = Case(), LEASE.replace("gpu-extender-evictions", "gpu-extender-queue")
-    case.write("train", {SAVE_REQUESTED: SaveRequest("q-1", "a gang", WALL, WALL + 600).text()})
+@pytest.mark.parametrize(("part", "left_of"), [("queue", _left_of_queue), ("advance", _left_of_moves)])
+async def test_what_a_part_has_asked_is_withdrawn_once_it_is_off(
+    part: str, left_of: Callable[..., LeftRequests]
+) -> None:
+    """While another instance holds the Lease of that part nothing is written."""
+    case, lease = Case(), LEASE.replace("evictions", part)
+    case.write("train", {SAVE_REQUESTED: SaveRequest(f"{part[0]}-1", "a gang", WALL, WALL + 600).text()})
     spec = {"holderIdentity": "another", "leaseDurationSeconds": 3, "renewTime": rfc3339(WALL)}
-    case.objects.put(lease, {"metadata": {"name": "gpu-extender-queue"}, "spec": spec})
+    case.objects.put(lease, {"metadata": {"name": f"gpu-extender-{part}"}, "spec": spec})
     async with case.server() as server, connected(case.objects) as api:
-        left = _left_of_queue(server.world.core, api, "kube-system", "me")
+        left = left_of(server.world.core, api, "kube-system", "me")
         for seconds, stands in ((0, True), (2, True), (2, True), *[(1, None)] * 8, (1, False)):
             await server.turn(seconds)
             await left.look()
@@ -493,12 +498,15 @@ async def test_what_the_queue_has_asked_is_withdrawn_once_the_queue_is_off() -> 
         assert len(case.objects.patched) == written
 
 
-@pytest.mark.parametrize("enabled", [True, False])
-async def test_a_server_withdraws_what_the_queue_has_left_where_that_is_off(enabled: bool) -> None:
+@pytest.mark.parametrize("queue", [True, False])
+@pytest.mark.parametrize("store", ["configmap", "memory"])
+async def test_a_server_withdraws_what_is_left_of_parts_that_are_off(queue: bool, store: str) -> None:
     async with connected(Objects()) as api:
-        _, outside = live(Settings.model_validate({"queue": {"enabled": enabled}}), api)
-        names = {controller.name for controller in outside.controllers}
-        assert names & {"queue", "left-requests"} == {"queue" if enabled else "left-requests"}
+        chosen = Settings.model_validate({"queue": {"enabled": queue}, "reservations": {"store": store}})
+        _, outside = live(chosen, api)
+        names = Counter(controller.name for controller in outside.controllers)
+        kept = store == "configmap"
+        assert (names["queue"], names["advance"], names["left-requests"]) == (queue, kept, 2 - queue - kept)
 
 
 async def test_what_an_instance_before_has_asked_is_withdrawn_without_a_call_of_kube_scheduler(case: Case) -> None:
