@@ -36,6 +36,18 @@ def warning(code: str, message: str) -> Warned:
     return {"code": code, "message": message}
 
 
+def several_resources(cluster: ClusterView, name: str) -> str:
+    """That of a node only the GPUs of one resource are known one by one, for people; "" where it offers no others."""
+    node = cluster.nodes[name]
+    offered = [resource for resource in cluster.gpus.names if node.gpus.get(resource, 0) > 0]
+    if len(offered) < 2:
+        return ""
+    return (
+        f"GPUs of several resources ({', '.join(offered)}): links, capacity and which pod holds which GPU are known "
+        f"for {offered[0]} alone"
+    )
+
+
 # -- what a pod asks for that no verdict looks at: kube-scheduler decides it
 
 

@@ -13,6 +13,7 @@ from extender.ask.fleet import stock
 from extender.ask.judge import Judge, over
 from extender.ask.pending import pods_that_wait
 from extender.ask.text import no_such_node
+from extender.ask.warn import several_resources, warning
 from extender.cluster.cluster import ClusterView
 from extender.cluster.dump import node_map, offering
 from extender.cluster.nodes import model_of
@@ -23,6 +24,7 @@ from extender.objects.nodes import DeviceState
 from extender.objects.queueing import queue_of
 from extender.objects.records import NodeRecord
 from extender.queue.levels import keys_of
+from extender.queue.report import first_names
 from extender.reservations.claims import NONE
 from extender.web.pages import JSON, Content, Query
 
@@ -32,6 +34,8 @@ HUES: Final = 7
 """Colours that the stylesheet has: with more namespaces they repeat."""
 PER_PAGE: Final = 72
 """Nodes that are drawn at once."""
+MOST_NAMED: Final = 5
+"""Nodes that one warning names."""
 NO_HOLDER: Final[JSON] = {"holder": None, "colour": None}
 """Of a GPU that no pod holds."""
 
@@ -202,6 +206,7 @@ def node_view(content: Content, query: Query) -> JSON:
         raise NotFound(why, path=name)
     view, holders = drawn
     topology = cluster.gpus.topologies[name]
+    several = filter(None, [several_resources(cluster, name)])
     groups = {level: Groups(cluster, level).of(cluster.nodes[name]) for level in ("rack", "model")}
     return view | groups | {
         **holders.as_json(),
@@ -209,7 +214,7 @@ def node_view(content: Content, query: Query) -> JSON:
         "nics": topology.as_json()["nics"],
         "detail": topology.detail,
         "devices": _published(cluster, name),
-        "topology_warnings": [*topology.warnings, *topology.disagreements],
+        "topology_warnings": [*topology.warnings, *topology.disagreements, *several],
         "failures": [{"pod": failure.pod, "what": failure.what} for failure in cluster.health.failures(name)],
     }  # fmt: skip
 
@@ -266,7 +271,14 @@ def node_maps(judge: Judge, now: float, only: str | None = None, rack: str | Non
     racks_by_name = {name: racks_of_nodes.of(node) or None for name, node in known.items() if node is not None}
     names = [name for name, of_node in racks_by_name.items() if rack in (None, of_node)]
     maps = [shown | {"rack": racks_by_name[shown["node"]]} for shown in stocked(judge, now, names)]
-    return {"apiVersion": "gpu-extender.io/v1", "kind": "Map", "warnings": [], "nodes": maps}
+    several: dict[str, list[str]] = {}
+    for shown in maps:
+        if text := several_resources(cluster, shown["node"]):
+            several.setdefault(text, []).append(shown["node"])
+    notes = [
+        warning("several-gpu-resources", f"{first_names(same, MOST_NAMED)}: {text}") for text, same in several.items()
+    ]
+    return {"apiVersion": "gpu-extender.io/v1", "kind": "Map", "warnings": notes, "nodes": maps}
 
 
 # -- groups of nodes, and what is reserved on each

@@ -74,6 +74,19 @@ def test_what_is_invalid_is_named_beside_the_nodes(tmp_path: Path, capsys: pytes
     assert "n2  . .      0 free" in said.out
 
 
+def test_nodes_with_gpus_of_several_resources_are_named(tmp_path: Path, cli: Cli) -> None:
+    nodes: list[JSON] = [{"apiVersion": "v1", "kind": "Node"} | machine(f"n{number}", 4) for number in range(3)]
+    for node in nodes[:2]:
+        node["status"]["allocatable"]["amd.com/gpu"] = "2"
+    path = tmp_path / "cluster.json"
+    path.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": nodes}))
+    assert cli.err(["map", "--cluster", str(path)]) == (
+        "gpu-extender: warning: n0, n1: GPUs of several resources (nvidia.com/gpu, amd.com/gpu): links, capacity "
+        "and which pod holds which GPU are known for nvidia.com/gpu alone\n"
+    )
+    assert cli.json(["map", "n2", "--cluster", str(path), "-o", "json"])["warnings"] == []
+
+
 def test_a_line_for_the_log_is_not_part_of_the_answer(tmp_path: Path) -> None:
     """The links that the node states are not those of its product."""
     node = machine("n", 8, links=pairs(8), labels={"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"})

@@ -10,6 +10,7 @@ from typing import Any, Final
 from ext_core import survey
 from extender.ask.checks.finding import Finding, Item, Posture, Severity, at, listed, name_of, verb
 from extender.ask.text import count, short
+from extender.ask.warn import several_resources
 from extender.cluster.device_plugins import COUNT, MIG_STRATEGY
 from extender.cluster.tables import FIRST_GPU
 from extender.objects.cel import selector
@@ -57,6 +58,12 @@ def _nodes(posture: Posture) -> Iterator[Finding]:
                 "warning", "gpus-lost", about, f"{allocatable} of {stated} GPUs are allocatable",
                 "Look at the device plugin and the driver on the node: a GPU is unhealthy, or is not found.",
                 (("allocatable_gpus", allocatable), ("gpus", stated)), repeats=True,
+            )  # fmt: skip
+        if several := several_resources(posture.cluster, name):
+            yield Finding(
+                "info", "several-gpu-resources", about, f"it offers {several}",
+                "Let one resource serve the node, or name the one that counts first in resources of the settings.",
+                repeats=True,
             )  # fmt: skip
         yield from _not_ready(node, about, wires.get(name, {}))
         yield from _drained(posture, node, about)

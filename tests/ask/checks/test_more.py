@@ -58,6 +58,19 @@ def test_pods_that_hold_more_gpus_than_their_node_offers() -> None:
     assert (none["about"], none["facts"]) == ("Node/none", {"held_gpus": 2, "allocatable_gpus": 0})
 
 
+def test_a_node_with_gpus_of_several_resources() -> None:
+    both = gpu_node("both", 4)
+    both["status"]["allocatable"]["amd.com/gpu"] = both["status"]["capacity"]["amd.com/gpu"] = "2"
+    lost = gpu_node("lost", 4)
+    lost["status"]["capacity"]["amd.com/gpu"] = "2"
+    (found,) = findings(checked(both, lost, gpu_node("one", 4)), "several-gpu-resources")
+    assert (found["about"], found["severity"]) == ("Node/both", "info")
+    assert found["message"] == (
+        "it offers GPUs of several resources (nvidia.com/gpu, amd.com/gpu): links, capacity and which pod holds which "
+        "GPU are known for nvidia.com/gpu alone"
+    )
+
+
 def test_gpus_that_are_handed_out_in_parts_are_not_lost() -> None:
     labels = {"nvidia.com/gpu.count": "8", "nvidia.com/gpu.replicas": "4", "nvidia.com/gpu.product": "T4-SHARED"}
     mixed = {"nvidia.com/gpu.count": "8", "nvidia.com/mig.strategy": "mixed"}
