@@ -18,7 +18,7 @@ from extender.ask.machines import Look, read
 from extender.ask.nodes import JudgedNodes
 from extender.ask.pending import WaitingCounts, WaitingPods, pods_that_wait
 from extender.ask.place import GangCase, QueueLook, by_itself
-from extender.ask.spared import spared
+from extender.ask.spared import why_spared
 from extender.ask.suppose import SupposedCluster
 from extender.ask.text import count, gpu_hours, named_gpus, no_gpus, no_such_pod, result_text, seconds
 from extender.ask.warn import warning
@@ -266,7 +266,7 @@ class Explainer:
         elif pod.node and cluster.gpu_amount(pod):
             above = evictable_by(cluster, pod)
             cost = cost_now(self._judge, pod, wall)
-            why_not = spared(cluster, pod, wall) if cost is None else None
+            why_not = why_spared(cluster, pod, wall) if cost is None else None
             shown = replace(shown, evictable_by=[] if why_not else above, cost_now=cost, spared=why_not)
         if asked := asked_to_save(pod, wall):
             shown = replace(shown, asked=asked)

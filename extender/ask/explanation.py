@@ -79,7 +79,7 @@ class Explanation:
     cost_now: Sequence[Mapping[str, Any]] | None = None
     """What its eviction would cost now."""
     spared: Mapping[str, Any] | None = None
-    """Why no pod may evict it now where it runs with GPUs, as of `ask.spared`."""
+    """Why no pod may evict it now where it runs with GPUs, as of `why_spared`."""
     not_checked: Sequence[str] = ()
     """What it asks for that only kube-scheduler looks at."""
     warnings: Sequence[Mapping[str, str]] = ()

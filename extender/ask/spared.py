@@ -30,7 +30,7 @@ def cause_of(cluster: ClusterView, pod: PodRecord, wall: float) -> Cause:
     return "" if pod.node in cluster.nodes else "no-node"
 
 
-def spared(cluster: ClusterView, pod: PodRecord, wall: float) -> dict[str, Any]:
+def why_spared(cluster: ClusterView, pod: PodRecord, wall: float) -> dict[str, Any]:
     """Of a pod that cannot be a victim: `cause` (None: another one), and `text` for people."""
     cause = cause_of(cluster, pod, wall)
     if cause == "protected":

@@ -106,7 +106,7 @@ def judge(snapshot: SupposedCluster, pod: PodRecord, wall: float, *, evicts: boo
         warnings.append(warning("eviction-above-ceiling", f"pod {request.namespace}/{request.name}: {text}"))
     if search.best is None or request.never:
         result["remedies"] = remedies(nodes.reasons, possible=search.best is not None)
-        result["spared"] = spared(snapshot.cluster, pod, nodes.open, wall)
+        result["spared"] = spared_by_cause(snapshot.cluster, pod, nodes.open, wall)
         return Single(result, warnings)
     best = search.best
     gone = {victim.uid for victim in certificate.important(best.pods)}
@@ -287,7 +287,7 @@ def remedies(reasons: Iterable[str], *, possible: bool) -> dict[str, str]:
     return {code: known[code] for code in sorted(reasons) if code in known}
 
 
-def spared(cluster: ClusterView, pod: PodRecord, names: Iterable[str], wall: float) -> list[dict[str, Any]]:
+def spared_by_cause(cluster: ClusterView, pod: PodRecord, names: Iterable[str], wall: float) -> list[dict[str, Any]]:
     """Pods on these nodes that are never victims of this pod, by cause: how many pods with how many GPUs, and
     until when the first of the protected ones is. Of each pod the first cause counts; where pods hold GPUs, only they
     count."""
