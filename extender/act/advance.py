@@ -241,8 +241,8 @@ class AdvanceController(Controller):
                 if kept != before:
                     changes[entry.name] = kept
         for name, kept in self._store.kept.items():
-            if kept.gang and any(_empties(change, kept) for change in changes.values()):
-                changes[name] = None  # the gang gets another place
+            if kept.gang and (self._dated is None or any(_empties(change, kept) for change in changes.values())):
+                changes[name] = None  # the gang gets another place, or none while the queue is off
             given_up = _given_up(kept) if _in_transit(kept) else None
             stands = name in asked or (name in self._faults and self._clock.wall() < kept.until)
             if not stands and not kept.gang and given_up != kept:

@@ -79,6 +79,21 @@ async def test_it_is_given_back_where_the_gang_or_its_queue_changes(what: str) -
         assert case.kept() == {}
 
 
+async def test_nothing_stays_held_once_the_queue_is_off() -> None:
+    """No gate opens then, and no instance looks whether the gang is there still."""
+    case = Case(limited(default=16))
+    async with case.server() as instance:
+        dated(instance.world, "g", 1, 8, 600)
+        await instance.turn(times=3)
+        assert held(instance, "g")
+    case.settings = Settings()
+    async with case.server("next") as instance:
+        instance.controller._dated = None
+        await instance.turn(20.0, times=2)
+        assert held(instance, "g") == []
+        assert case.kept() == {}
+
+
 async def test_gangs_of_very_long_names_keep_nothing_from_being_given_back() -> None:
     """Each name is part of what is kept, and each look has one of them."""
     case = Case(limited(default=8, long=24))
