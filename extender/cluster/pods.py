@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from array import array
 from collections import OrderedDict
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import chain
 from math import inf
-from typing import Final
+from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
@@ -38,7 +38,7 @@ from extender.objects.records import (
     QuotaRecord,
     SaveAnswersRecord,
 )
-from extender.objects.selectors import PodTerm
+from extender.objects.selectors import PodTerm, Selector
 
 MOST_MOVED: Final = 64
 """Pods below an object that follow each change of its owner at once: about 10 us each, on the event loop."""
@@ -487,30 +487,52 @@ class PodRows:
 SETTLE_SECONDS: Final = 30.0  # a bound pod that has not started by then is not "about to be seen" any more
 
 
+MOST_TESTS: Final = 4096
+"""Tests of labels in the required anti-affinity of a namespace's pods. The API server lets one pod state thousands, and
+each question about another pod would compare all of them."""
+
+
+class _Stated(NamedTuple):
+    """What bound pods of a namespace state alike."""
+
+    namespace: str
+    terms: tuple[PodTerm, ...]
+
+    @property
+    def tests(self) -> int:
+        """How many tests of labels, or of namespaces alone, it takes to compare another pod with them."""
+        return sum(1 + len(term.selector.requirements) for term in self.terms)
+
+
 class Repelling:
-    """The required anti-affinity of bound pods, by node. Pods of a node with the same terms count once."""
+    """The required anti-affinity of bound pods. Pods of a namespace with the same terms count once. Where the terms of
+    a namespace have more than MOST_TESTS tests, each matches every pod of the namespaces into which it looks."""
 
     def __init__(self) -> None:
-        self._terms: Numbered[tuple[PodTerm, ...]] = Numbered(())
-        self._on: dict[str, dict[int, int]] = {}  # node name -> number of the terms -> how many pods have them
-        self._pods: dict[str, tuple[str, int]] = {}  # uid -> its node, and the number of its terms
+        self._stated: Numbered[_Stated] = Numbered(_Stated("", ()))
+        self._on: dict[int, dict[str, int]] = {}  # number of what is stated -> node name -> how many pods state it
+        self._into: dict[str | None, dict[int, None]] = {}  # namespace, None for any -> numbers with terms about it
+        self._tests: dict[str, int] = {}  # by namespace of the pods that state them
+        self._pods: dict[str, tuple[str, int]] = {}  # uid -> its node, and the number of what it states
 
     def __len__(self) -> int:
         """How many bound pods have required anti-affinity."""
         return len(self._pods)
 
-    def __iter__(self) -> Iterator[PodTerm]:
-        """The terms; one that different pods have may come several times."""
-        return chain.from_iterable(self._terms)
-
     def add(self, pod: PodRecord) -> None:
         """A pod is bound, and not counted yet."""
-        number = self._terms.take(pod.anti_affinity_terms)
-        if not number:
+        if not pod.anti_affinity_terms:
             return
+        stated = _Stated(pod.namespace, pod.anti_affinity_terms)
+        number = self._stated.take(stated)
         self._pods[pod.uid] = pod.node, number
-        counts = self._on.setdefault(pod.node, {})
-        counts[number] = counts.get(number, 0) + 1
+        counts = self._on.get(number)
+        if counts is None:
+            counts = self._on[number] = {}
+            self._tests[pod.namespace] = self._tests.get(pod.namespace, 0) + stated.tests
+            for namespace in _into(stated.terms):
+                self._into.setdefault(namespace, {})[number] = None
+        counts[pod.node] = counts.get(pod.node, 0) + 1
 
     def remove(self, uid: str) -> None:
         """A pod is bound no more; it need not be counted."""
@@ -518,28 +540,47 @@ class Repelling:
         if placement is None:
             return
         node, number = placement
-        counts = self._on[node]
-        counts[number] -= 1
-        if not counts[number]:
-            del counts[number]
-            if not counts:
-                del self._on[node]
-        self._terms.drop(number)
+        counts, stated = self._on[number], self._stated[number]
+        counts[node] -= 1
+        if not counts[node]:
+            del counts[node]
+        if not self._stated.drop(number):
+            return
+        del self._on[number]
+        self._tests[stated.namespace] -= stated.tests
+        if not self._tests[stated.namespace]:
+            del self._tests[stated.namespace]
+        for namespace in _into(stated.terms):
+            take_out(self._into, namespace, number)
+
+    def terms(self, namespace: str) -> Iterator[PodTerm]:
+        """Those that may match pods of the namespace; one that different pods have may come several times."""
+        return chain.from_iterable(self._of(number, namespace) for number in self._about(namespace))
 
     def nodes(self, pod: PodRecord, names: Collection[str]) -> set[str]:
         """Those of the nodes where a required anti-affinity of a bound pod may match `pod`; the topology of the terms
         is not looked at."""
-        with_terms = self._on.keys() & names if self._on else set()
-        repels: dict[int, bool] = {}  # the same terms are compared once
-        repelling = set()
-        for name in with_terms:
-            for number in self._on[name]:
-                if number not in repels:
-                    repels[number] = any(term.may_match(pod.namespace, pod.labels) for term in self._terms[number])
-                if repels[number]:
-                    repelling.add(name)
-                    break
-        return repelling
+        repelling = set[str]()
+        for number in self._about(pod.namespace):
+            if any(term.may_match(pod.namespace, pod.labels) for term in self._of(number, pod.namespace)):
+                repelling.update(self._on[number])
+        return repelling.intersection(names)
+
+    def _about(self, namespace: str) -> list[int]:
+        """Numbers of what is stated about pods of the namespace."""
+        return list(dict.fromkeys((*self._into.get(namespace, ()), *self._into.get(None, ()))))
+
+    def _of(self, number: int, namespace: str) -> Sequence[PodTerm]:
+        """What is stated about pods of the namespace."""
+        own, terms = self._stated[number]
+        if self._tests[own] > MOST_TESTS:
+            return (PodTerm("", Selector(), frozenset([namespace])),)
+        return terms
+
+
+def _into(terms: Iterable[PodTerm]) -> set[str | None]:
+    """The namespaces into which these look, None among them for any."""
+    return {namespace for term in terms for namespace in ((None,) if term.namespaces is None else term.namespaces)}
 
 
 class Placements:

@@ -45,22 +45,29 @@ class LabelClasses:
     """Which labels the required anti-affinity of bound pods tells apart, and that of further terms."""
 
     def __init__(self, cluster: ClusterView, more: Iterable[PodTerm] = ()) -> None:
-        self._terms = tuple(dict.fromkeys((*cluster.placements.repelling, *more)))
-        self._keys = sorted({requirement.key for term in self._terms for requirement in term.selector.requirements})
+        self._repelling, self._more = cluster.placements.repelling, tuple(more)
+        self._terms: dict[str, tuple[PodTerm, ...]] = {}  # by namespace of the pods that they may match
+        self._keys: dict[str, list[str]] = {}  # of the labels that they test, by the same
         self._known: dict[Hashable, tuple[int, ...]] = {}
 
     def __bool__(self) -> bool:
         """Whether any labels are told apart."""
-        return bool(self._terms)
+        return bool(self._repelling or self._more)
 
     def of(self, pod: PodRecord) -> tuple[int, ...]:
-        """Equal for pods that the same terms may match."""
-        if not self._terms:
+        """Equal for pods of a namespace that the same terms may match."""
+        if not self:
             return ()
-        read = pod.namespace, *map(pod.labels.get, self._keys)
+        namespace = pod.namespace
+        terms = self._terms.get(namespace)
+        if terms is None:
+            terms = tuple(dict.fromkeys((*self._repelling.terms(namespace), *self._more)))
+            self._terms[namespace] = terms
+            self._keys[namespace] = sorted({test.key for term in terms for test in term.selector.requirements})
+        read = namespace, *map(pod.labels.get, self._keys[namespace])
         matching = self._known.get(read)
         if matching is None:
-            matches = [term.may_match(pod.namespace, pod.labels) for term in self._terms]
+            matches = [term.may_match(namespace, pod.labels) for term in terms]
             matching = self._known[read] = tuple([at for at, match in enumerate(matches) if match])
         return matching
 

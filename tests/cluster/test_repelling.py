@@ -7,10 +7,10 @@ import random
 
 import pytest
 
-from extender.cluster.pods import Repelling
+from extender.cluster.pods import MOST_TESTS, Repelling
 from extender.objects import records
 from extender.objects.records import PodRecord
-from extender.objects.selectors import Labels, PodTerm
+from extender.objects.selectors import Labels, PodTerm, Requirement
 
 NODES = ("a", "b", "c")
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
@@ -80,3 +80,45 @@ def test_the_same_terms_are_compared_once(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(PodTerm, "may_match", counted)
     repelling.nodes(made(rng, "new"), NODES)
     assert 0 < len(compared) <= 6 + 2 * 6 * 6  # 6 terms can be drawn, alone or as one of 36 pairs; 300 pods have some
+
+
+def hostile(uid: str, namespace: str = "evil", terms: int = 60, keys: int = 20) -> PodRecord:
+    """A bound pod of many terms that look into every namespace, and match no pod that has a label `app`."""
+    tests = [{"key": f"{uid}-{i}", "operator": "NotIn", "values": ["x"]} for i in range(keys)]
+    wire = [
+        {
+            "topologyKey": "kubernetes.io/hostname",
+            "namespaceSelector": {},
+            "labelSelector": {"matchExpressions": [*tests, {"key": "app", "operator": "DoesNotExist"}]},
+        }
+    ] * terms
+    pod = {
+        "metadata": {"uid": uid, "name": uid, "namespace": namespace, "labels": {"app": "x"}},
+        "spec": {"nodeName": "a", "affinity": {"podAntiAffinity": {REQUIRED: wire}}},
+    }
+    return records.pod(json.dumps(pod).encode(), frozenset())
+
+
+def test_the_terms_of_a_namespace_cost_others_a_bounded_number_of_comparisons(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The API server lets one pod state thousands of tests. Beyond the limit each term counts as matching."""
+    rng, repelling = random.Random(1), Repelling()
+    new = made(rng, "new")
+    for i in range(3):
+        repelling.add(hostile(f"u{i}"))
+    assert repelling.nodes(new, NODES) == set()
+    tested: list[Requirement] = []
+    whole = Requirement.matches
+
+    def counted(test: Requirement, labels: Labels) -> bool:
+        tested.append(test)
+        return whole(test, labels)
+
+    monkeypatch.setattr(Requirement, "matches", counted)
+    for i in range(3, 100):
+        repelling.add(hostile(f"u{i}"))
+    assert repelling.nodes(new, NODES) == {"a"}
+    assert len(tested) <= MOST_TESTS
+    assert len(set(repelling.terms("one"))) == 1
+    for i in range(3, 100):
+        repelling.remove(f"u{i}")
+    assert repelling.nodes(new, NODES) == set()
