@@ -430,8 +430,17 @@ class LeftRequests(Controller):
 
     async def look(self) -> None:
         """Withdraw what is left."""
+        await self.withdraw()
+
+    async def withdraw(self, *, wanted: bool = False) -> None:
+        """Withdraw the requests. `wanted`: whether the Lease is for more than this."""
         if self._may_act():
-            await self._saves.turned_off(self._leadership)
+            await self._saves.turned_off(self._leadership, wanted=wanted)
+
+    @property
+    def leads(self) -> bool:
+        """Whether this instance may act now."""
+        return self._may_act() and self._leadership.held
 
 
 async def _some(items: Sequence[Item], write: Callable[[Item], Awaitable[None]]) -> None:

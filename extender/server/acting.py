@@ -23,7 +23,7 @@ from extender.act.parked import ParkedPods
 from extender.act.queue.allocator import DeviceAllocator, Fences
 from extender.act.queue.controller import LEASE_SECONDS as QUEUE_LEASE_SECONDS
 from extender.act.queue.controller import QueueController
-from extender.act.queue.evicting import Acting
+from extender.act.queue.evicting import Acting, LeftOfQueue
 from extender.act.queue.growth import Growth, ProvisioningRequests
 from extender.act.queue.release import AT_ONCE, Reads, Release
 from extender.act.queue.seat_store import SHARDS, SIGNS, Replicas, SeatEntries, SeatStore
@@ -233,12 +233,14 @@ def _queue(core: Core, server: ApiServer, writes: ApiServer, namespace: str, ide
     return queue_over(core, leadership, KeptSeats(maps, signs), wired, identity)
 
 
-def _left_of_queue(core: Core, server: ApiServer, namespace: str, identity: str) -> LeftRequests:
+def _left_of_queue(core: Core, server: ApiServer, namespace: str, identity: str) -> LeftOfQueue:
     """Withdraws what the queue has asked of pods before it was turned off."""
     name, clock, metrics = core.cluster.settings.queue.lease, core.clock, core.metrics
     lease = Lease(server, namespace, name, identity, clock=clock, duration=QUEUE_LEASE_SECONDS)
     leadership = Leadership(lease, QUEUE_OFF, metrics.queue_leader, metrics.degraded, clock.monotonic)
-    return _left(core, server, leadership, _requests_evictions(core, server), "q-")
+    saves = _saves_of(core, PodPatches(server), _requests_evictions(core, server))
+    fences = Fences(core.cluster, core.verbs.claims.seats, DeviceTaintRuleWrites(server))
+    return LeftOfQueue(saves, leadership, lambda: _is_current(core), fences)
 
 
 def _left_of_moves(core: Core, server: ApiServer, namespace: str, identity: str) -> LeftRequests:
@@ -246,14 +248,12 @@ def _left_of_moves(core: Core, server: ApiServer, namespace: str, identity: str)
     clock, metrics = core.clock, core.metrics
     lease = Lease(server, namespace, ADVANCE_LEASE, identity, clock=clock)
     leadership = Leadership(lease, ADVANCE_OFF, metrics.advance_leader, metrics.degraded, clock.monotonic)
-    return _left(core, server, leadership, _requests_evictions(core, server, "moves"), "a-")
+    saves = _saves_of(core, PodPatches(server), _requests_evictions(core, server, "moves"), "a-")
+    return LeftRequests(saves, leadership, lambda: _is_current(core))
 
 
-def _left(
-    core: Core, server: ApiServer, leadership: Leadership, eviction_requests: EvictionRequests | None, prefix: str
-) -> LeftRequests:
-    saves = _saves_of(core, PodPatches(server), eviction_requests, prefix)
-    return LeftRequests(saves, leadership, lambda: not core.source.missing() and not core.source.is_stale())
+def _is_current(core: Core) -> bool:
+    return not core.source.missing() and not core.source.is_stale()
 
 
 def _saves_of(
@@ -297,7 +297,7 @@ def queue_over(
     store = SeatStore(seats, entries, stored.maps, metrics, clock.monotonic)
     replicas = Replicas(identity, core.cluster, seats, store, stored.signs, clock.monotonic)
     planned = core.cluster.settings.queue.planned_allocation
-    claims, fences = (requests.claims, requests.fences) if planned else (None, None)
+    claims = requests.claims if planned else None
     devices = DeviceAllocator(core.cluster, seats, claims, clock)
     placement = JointPlacement(core.cluster, verbs.policy)
     planner = Planner(core.cluster, verbs.claims, placement, clock.monotonic, clock.wall, core.run_times)
@@ -313,7 +313,7 @@ def queue_over(
         core.source.is_stale,
         EvictionPlanner(core.cluster, verbs.claims, placement, search, clock.monotonic, clock.wall),
         requests.read,
-        Fences(core.cluster, seats, fences),
+        Fences(core.cluster, seats, requests.fences, makes=planned),
         requests.evicts,
         saves,
         LiveDates(core.cluster, verbs.claims, core.run_times, core.start_windows, metrics, clock),

@@ -386,9 +386,13 @@ def _config(spec: Object, classes: Mapping[str, Object]) -> list[dict[str, objec
 class Fences:
     """The rules of the queue."""
 
-    def __init__(self, cluster: Cluster, seats: Seats, writes: DeviceTaintRuleWrites | None) -> None:
-        """`writes`: None where no rule can be made."""
-        self._cluster, self._seats, self._writes = cluster, seats, writes
+    def __init__(
+        self, cluster: Cluster, seats: Seats, writes: DeviceTaintRuleWrites | None, *, makes: bool = False
+    ) -> None:
+        """`writes`: None where no rule can be written; `makes`: whether rules are made (`queue.plannedAllocation`);
+        else those of before are deleted."""
+        self._cluster, self._seats, self._writes, self._makes = cluster, seats, writes, makes
+        self._refused: set[str] = set()  # names of rules that may not be deleted
         self._slots = asyncio.Semaphore(AT_ONCE)
 
     async def keep(self, devices: Collection[AllocatedDevice]) -> str | None:
@@ -398,18 +402,21 @@ class Fences:
         open_yet = [device for device in devices if not rules.fences(device)]
         if not open_yet:
             return ""
-        if self._writes is None:
+        if self._writes is None or not self._makes:
             return "no DeviceTaintRule can be made here"
         done = await asyncio.gather(*(self._fence(self._writes, device) for device in open_yet))
         return next((answer.message for answer in done if answer.outcome == "refused"), None)
 
+    def unneeded(self) -> list[str]:
+        """The names of the rules that no seat needs any more, and that may be deleted."""
+        rules = self._cluster.dra.taint_rules.records.values()
+        names = [rule.name for rule in rules if is_ours(rule) and not self._is_needed(rule)]
+        return [name for name in names if name not in self._refused]
+
     async def sweep(self) -> None:
         """Delete the rules that no seat needs any more."""
-        if self._writes is None:
-            return
-        rules = self._cluster.dra.taint_rules.records.values()
-        unneeded = [rule.name for rule in rules if is_ours(rule) and not self._is_needed(rule)]
-        await asyncio.gather(*(self._lift(self._writes, name) for name in unneeded))
+        if self._writes is not None:
+            await asyncio.gather(*(self._lift(self._writes, name) for name in self.unneeded()))
 
     def _is_needed(self, rule: DeviceTaintRuleRecord) -> bool:
         """Whether pods behind our gate, or pods to come, have seats on the node of the device."""
@@ -427,6 +434,8 @@ class Fences:
     async def _lift(self, writes: DeviceTaintRuleWrites, name: str) -> None:
         async with self._slots:
             answer = await writes.lift(name)
+        if answer.outcome == "refused":
+            self._refused.add(name)
         if answer.outcome != "written":
             log.warning("a DeviceTaintRule of the queue cannot be deleted", rule=name, err=answer.message)
 

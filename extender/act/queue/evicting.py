@@ -37,7 +37,7 @@ from extender.act.queue.release import Reads, Release
 from extender.act.queue.seat_store import Replicas, SeatStore
 from extender.act.queue.start_dates import LiveDates
 from extender.act.queue.tell import Teller
-from extender.act.saving import Need, SaveRequests
+from extender.act.saving import LeftRequests, Need, SaveRequests
 from extender.cluster.cluster import ClusterView
 from extender.cluster.dra.resource_slices import device_of
 from extender.cluster.slices import Timed
@@ -434,6 +434,23 @@ class GangEvictions:
 def _awaited(seats: Sequence[Seat]) -> list[str]:
     """The pods that seats wait for, each once."""
     return list(dict.fromkeys(uid for seat in seats for uid in seat.awaits))
+
+
+class LeftOfQueue(LeftRequests):
+    """Withdraws what the queue has asked of pods before it was turned off, and deletes the rules that kept devices for
+    its gangs."""
+
+    def __init__(
+        self, saves: SaveRequests, leadership: Leadership, may_act: Callable[[], bool], fences: Fences
+    ) -> None:
+        super().__init__(saves, leadership, may_act)
+        self._fences = fences
+
+    async def look(self) -> None:
+        """Withdraw and delete what is left."""
+        await self.withdraw(wanted=bool(self._fences.unneeded()))
+        if self.leads:
+            await self._fences.sweep()
 
 
 # -- records what the queue evicts, and which plans it does not carry out: as the preempt verb's evictions are recorded

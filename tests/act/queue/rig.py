@@ -107,7 +107,7 @@ class Rig:
             lambda: self.stale,
             EvictionPlanner(cluster, verbs.claims, placement, search, clock.monotonic, clock.wall),
             Bindings(server, world.cluster.gpu_names).get_pod,
-            Fences(world.cluster, self.seats, None if claims is None else DeviceTaintRuleWrites(server)),
+            Fences(world.cluster, self.seats, DeviceTaintRuleWrites(server), makes=claims is not None),
             PodEvictions(server, world.metrics),
             SaveRequests(cluster, PodPatches(server), events, world.metrics, SaveHistory(cluster, clock), "q-"),
         )

@@ -9,10 +9,13 @@ import pytest
 
 from extender.act.queue import evicting
 from extender.objects.devices import FENCE, FINALIZER
+from extender.server.acting import _left_of_queue
+from extender.settings import Settings
 from extender.sim import claims as dra
 from tests.act.queue.devices_rig import CLAIMS, RULES, DevicesRig, devices, world
 from tests.act.queue.rig import PODS, gated, settings
 from tests.act.queue.test_evicting import Evicted, in_vain
+from tests.act.test_reservations import connected
 from tests.cluster.dra.world import DraWorld
 from tests.kube.objects import Objects
 from tests.world import JSON, pairs, workload
@@ -223,6 +226,31 @@ async def test_the_next_holder_of_the_lease_lifts_fences_that_no_seat_needs() ->
         it.watch()
         await it.turn(50)
         assert it.fenced() == {("n1", "gpu-7")}
+
+
+@pytest.mark.parametrize("queue", [True, False])
+async def test_no_fence_stays_once_the_queue_allocates_nothing_any_more(queue: bool) -> None:
+    """After a restart with other settings: kube-scheduler would allocate none of these devices."""
+    objects = Objects()
+    first = world(EVICTING)
+    async with devices(first, objects) as it:
+        Full(it)
+        it.one.create(it.pod("p", 2))
+        await it.turn(3)
+        assert len(it.fenced()) == 8
+    second = world(settings(evictions=True) if queue else Settings())
+    second.now, second.wall = first.now + 30, first.wall + 30
+    async with devices(second, objects) as it, connected(objects) as api:
+        it.watch()
+        left = _left_of_queue(second.core, api, "kube-system", "next")
+        for _ in range(30):
+            if queue:
+                await it.turn()
+            else:
+                await left.look()
+                second.now += 0.2
+                it.watch()
+        assert it.fenced() == set()
 
 
 async def test_no_pod_with_claims_is_evicted_for_a_pod_without() -> None:
