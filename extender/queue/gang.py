@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -38,12 +39,14 @@ def present(cluster: ClusterView, named: Ref) -> list[PodRecord]:
 
 class StandIns:
     """The stand-ins of one cluster. They are asked for several times a second, so they are kept, MOST_KEPT of them.
-    `remade`: which absent pods need none, because they have ended."""
+    `remade`: which absent pods need none, because they have ended; `passed_over`: gangs that wait for pods of which the
+    latest look made no stand-ins."""
 
     def __init__(self, cluster: ClusterView, wall: Callable[[], float] | None = None) -> None:
         """`wall`: as for Remade."""
         self.cluster = cluster
         self.remade = Remade(wall)
+        self.passed_over: Collection[Ref] = frozenset()
         self._kept: dict[Ref, _Kept] = {}
 
     def of(self, named: Ref, existing: Sequence[PodRecord]) -> list[PodRecord]:
@@ -223,6 +226,10 @@ class _Pods(NamedTuple):
         return len(self.queued) + len(self.late) + len(self.others)
 
 
+MOST_LATE: Final = 10_000
+"""Late pods of one namespace of which a look makes stand-ins. An owner of a few lines states 2,000 of them, which take
+20 ms: with thousands of such owners a look would take a minute."""
+PASSED_OVER: Final = f"{MOST_LATE:,} such pods of its namespace are looked at together, and older gangs come first"
 MOST_SEATS: Final = 5_000
 """Pods of a gang that start together. The seats of a gang are one text of a ConfigMap, which may have 1 MiB: up to 180
 bytes for each, by the lengths of names."""
@@ -324,6 +331,7 @@ def waits(cluster: ClusterView, stand_ins: StandIns | None = None) -> Sliced[lis
             yield
         if (pod := cluster.pods.get(uid)) is not None:
             by_gang.setdefault(cluster.workloads.gang_of(uid) or _ref_of_single(pod), []).append(uid)
+    stand_ins.passed_over = yield from _passed_over(cluster, by_gang)
     waiting_gangs: list[WaitingGang] = []
     tally = Tally()
     for named, uids in by_gang.items():
@@ -335,6 +343,28 @@ def waits(cluster: ClusterView, stand_ins: StandIns | None = None) -> Sliced[lis
             if tally.full(sum([len(gang.pods) for gang in gangs_now])):  # stand-ins are made of a few pods
                 yield
     return waiting_gangs
+
+
+def _passed_over(cluster: ClusterView, by_gang: Mapping[Ref, Sequence[str]]) -> Sliced[set[Ref]]:
+    """Of each namespace the gangs that come after MOST_LATE late pods of older ones. `by_gang`: uids of pods."""
+    late: dict[str, list[tuple[float, Ref, int]]] = {}
+    for (named, uids), pause in pauses(by_gang.items()):
+        if pause:
+            yield
+        owner = gangs.owner_of(named, cluster.gangs.objects)
+        if owner is not None and (number := sum(pods.end - pods.first for pods in owner.late_pods)):
+            created = min(
+                [pod.created or 0.0 for uid in uids if (pod := cluster.pods.get(uid)) is not None], default=0.0
+            )
+            late.setdefault(named.namespace, []).append((created, named, number))
+    passed_over: set[Ref] = set()
+    for of_namespace in late.values():
+        total = 0
+        for _, named, number in (yield from in_order(of_namespace)):
+            total += number
+            if total > MOST_LATE:
+                passed_over.add(named)
+    return passed_over
 
 
 def together(
@@ -425,10 +455,14 @@ def _gangs_of(
     ]
     if len(others) + len(pods) >= STEP:
         yield
-    whole = yield from _whole(stand_ins, named, pods, others)
+    passed_over = named in stand_ins.passed_over
+    whole = _Pods(pods, (), others) if passed_over else (yield from _whole(stand_ins, named, pods, others))
     if whole.number >= STEP:
         yield
     stated = _stated(stand_ins, named, whole)
+    if passed_over and stated is not None:
+        gang = yield from _gang(cluster, named, whole, stated)
+        return [dataclasses.replace(gang, unread=PASSED_OVER)]
     if stated is None and _tried_as_one(pods):
         return [(yield from _gang(cluster, named, whole, (None, 1)))]
     if stated is not None:
@@ -475,6 +509,8 @@ def _stated(stand_ins: StandIns, named: Ref, pods: _Pods) -> tuple[int | None, i
     if least == 0 or (least == 1 and not gangs.SOURCES[named.source].alone):
         return None
     needed = size if least is None else least
+    if named in stand_ins.passed_over:
+        return size, least
     if needed is not None and needed > pods.number and stand_ins.remade.settled(named, pods.queued, pods.others):
         size, least = None if size is None else pods.number, pods.number
     if size is None:

@@ -223,3 +223,26 @@ def test_the_stand_ins_of_many_gangs_are_not_all_kept(monkeypatch: pytest.Monkey
     for _ in range(2):
         assert [len(one.pods) for one in finish(waits(world.cluster, stand_ins))] == [3] * 5
         assert 0 < sum(one.number for one in stand_ins._kept.values()) <= 7
+
+
+def test_younger_gangs_of_a_namespace_wait_where_too_many_pods_are_absent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An owner of a few lines states 2,000 pods: thousands of owners would make a look of a minute, for all tenants."""
+    monkeypatch.setattr(stand_in_lists, "MOST_LATE", 4)
+    owner = OWNERS["LeaderWorkerSet, LeaderReady"]
+    world = world_of(owner)
+    for namespace, group, created in (("default", 0, "3"), ("default", 1, "1"), ("default", 2, "2"), ("other", 0, "4")):
+        for wire, kind in ((copy.deepcopy(owner.objects[0]), "Group"), (owner.make("g-0"), "Pod")):
+            wire["metadata"]["namespace"] = namespace
+            if kind == "Pod":
+                wire["metadata"] |= {"name": f"g-{group}", "uid": f"uid-{namespace}-{group}"}
+                wire["metadata"]["creationTimestamp"] = f"2026-01-0{created}T00:00:00Z"
+                wire["metadata"]["labels"][LWS + "group-index"] = str(group)
+            world.set(kind, wire)  # type: ignore[arg-type]
+    by_name = {gang.ref.text: gang for gang in waiting(world.cluster)}
+    complete = {name: gang.complete for name, gang in by_name.items()}
+    young, *older = [name for name in complete if "default" in name]
+    assert complete[young] is False
+    assert [complete[name] for name in older] == [True, True]
+    assert [ok for name, ok in complete.items() if "other" in name] == [True]
+    assert by_name[young].minimum == 3
+    assert "older gangs come first" in by_name[young].unread
