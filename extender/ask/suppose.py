@@ -3,8 +3,8 @@
 A question has a cluster that nothing else changes: a file, or a fork of the server. So a change is applied to it, as an
 event of the watch would be, and is not undone. Two things differ, since they are not for questions alone:
 
-- `Cluster.without` and `Cluster.ended` show the tables without some pods for the time of a `with` block. The verbs and
-  the queue ask on the live cluster, where nothing may change.
+- `Cluster.without` and `Cluster.ended` show the tables without some pods for the time of a `with` block, and
+  `Cluster.with_bound` with some. The verbs and the queue ask on the live cluster, where nothing may change.
 - Claims (`reservations.claims`) count what other pods will take. They are not pods: for which request they count
   depends on priorities.
 """

@@ -280,6 +280,22 @@ class Cluster(ClusterView):
         no other set is left keeps them."""
         return self._held.ended(uids)
 
+    @contextmanager
+    def with_bound(self, pods: Sequence[PodRecord], now: float) -> Iterator[None]:
+        """The tables as the Bindings of these pods, which have no node in `pods`, to their nodes leave them; restored
+        on leaving, two generations later. `now`: seconds on the server's clock."""
+        before = [self.pods[pod.uid] for pod in pods]
+        try:
+            for pod in pods:
+                self._pods.set(pod, now)
+            self._refresh(now)
+            yield
+        finally:
+            for pod in before:
+                self._pods.set(pod, now)
+                self._pods.placements.settling.pop(pod.uid, None)
+            self._refresh(now)
+
     def suppose_claims(self, pod: PodRecord, node: str) -> None:
         """The devices of the pod's claims are on the node from now on, as a question supposes it."""
         self._nodes.dra.homes.update({(pod.namespace, ref.claim): node for ref in pod.claim_refs if ref.claim})

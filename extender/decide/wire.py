@@ -7,7 +7,7 @@ exactly; answers are complete and in the same spelling.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Collection, Iterator, KeysView, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, KeysView, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
@@ -55,20 +55,31 @@ class PreemptionArgs:
 class _Lazy(Mapping[str, Offered]):
     """The offered victims of known nodes, still bytes."""
 
-    def __init__(self, body: bytes, names: Sequence[str], plain: tuple[array[int], array[int]], path: str) -> None:
-        self._body, self._names, self._path = body, names, path
+    def __init__(self, body: bytes, cluster: ClusterView, plain: tuple[array[int], array[int]], path: str) -> None:
+        self._body, self._cluster, self._path = body, cluster, path
         self._rows, self._spans = plain
         self._found: dict[str, int] | None = None
+        self._is_read = False
 
     @property
     def _places(self) -> dict[str, int]:
-        """Few requests look at any."""
+        """Few requests look at several nodes."""
         if self._found is None:
-            self._found = {self._names[row]: i for i, row in enumerate(self._rows) if row >= 0}
+            names = self._cluster.names
+            self._found = {names[row]: i for i, row in enumerate(self._rows) if row >= 0}
         return self._found
 
+    def _place(self, node: str) -> int:
+        """The first look makes no index of all nodes."""
+        if self._is_read:
+            return self._places[node]
+        self._is_read, row = True, self._cluster.row(node)
+        if row < 0 or row not in self._rows:
+            raise KeyError(node)
+        return self._rows.index(row)
+
     def __getitem__(self, node: str) -> Offered:
-        at = 2 * self._places[node]
+        at = 2 * self._place(node)
         start, end = self._spans[at : at + 2]
         try:
             offered = _offered(node, orjson.loads(self._body[start:end]), self._path, _meta_uid)
@@ -273,7 +284,7 @@ def read_preemption(body: bytes, cluster: ClusterView) -> PreemptionArgs:
     if plain is None or uid_of is not _meta_uid:
         offered = whole()
         return PreemptionArgs(pod, Offers(array("i", [index.get(name) for name in offered]), offered), whole)
-    return PreemptionArgs(pod, Offers(plain[0], _Lazy(body, cluster.names, plain, path)), whole)
+    return PreemptionArgs(pod, Offers(plain[0], _Lazy(body, cluster, plain, path)), whole)
 
 
 def read_offers(body: bytes) -> Mapping[str, Offered]:

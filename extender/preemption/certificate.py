@@ -40,14 +40,15 @@ def violations(cluster: ClusterView, pods: Sequence[PodRecord]) -> int:
 def victim(cluster: ClusterView, pod: PodRecord) -> dict[str, Any]:
     """A victim as the answers tell it."""
     holding = cluster.gpus.holding(pod.node, pod.uid)
+    count = holding.count if holding else cluster.gpu_amount(pod)  # its Binding may not be seen yet
     gang = None if pod.terminating else cluster.gangs.of(pod)
     return {
         "namespace": pod.namespace,
         "name": pod.name,
         "uid": pod.uid,
         "priority": pod.priority,
-        "gpu_count": holding.count if holding else 0,
-        "gpus": list(holding.gpus) if holding and holding.gpus is not None else None if holding else [],
+        "gpu_count": count,
+        "gpus": list(holding.gpus) if holding and holding.gpus is not None else None if count else [],
         "gang": gang.name if gang is not None else None,
         "pdbs": [f"{namespace}/{name}" for namespace, name in cluster.budgets.of(pod)],
         "terminating": pod.terminating,

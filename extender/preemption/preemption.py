@@ -9,12 +9,13 @@ pass the pod on that node once the victims are gone.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import compress
 from typing import Any, Literal
 
-import msgspec
+from msgspec.structs import replace
 
 from ext_core import gather
 from extender.cluster.cluster import Cluster
@@ -95,6 +96,14 @@ class _Choice:
     """Why no pod is evicted though one could be; "": it is evicted."""
     left_to: tuple[str, ...] = ()
     """As in PreemptionOutcome."""
+    waits_on: str = ""
+    """The node that `waits` is about."""
+
+    @property
+    def node(self) -> str:
+        """The node that was chosen, to evict pods or to wait for; "": none."""
+        best = self.search_result.best
+        return self.waits_on if best is None else best.node
 
 
 class Preemption:
@@ -135,6 +144,9 @@ class Preemption:
                 fits = "the pod's gang is placed again: the pod fits on a node without an eviction"
                 return PreemptionOutcome("none", fits if seat else MOVING_TEXT)
         choice = self._choose(preemptor, offers, links_only)
+        if unseen := self._unseen(offers, choice.node):
+            with self._seen(unseen, now):
+                return self.preempt(preemptor, offers, attempt, own=own)
         result = choice.search_result
         if choice.waits:
             return PreemptionOutcome("none", choice.waits, nodes=result.nodes)
@@ -147,11 +159,35 @@ class Preemption:
         asks = self._asks(preemptor, result.best)
         if asks and not own and certificate.violations(self._cluster, result.best.pods):
             # The Eviction API would reject it: kube-scheduler evicts, and asks no pod.
-            never = preemptor._replace(request=msgspec.structs.replace(request, most_wait=0))
+            never = preemptor._replace(request=replace(request, most_wait=0))
             return self.preempt(never, offers, attempt)
         if standing is not None:
             self._releases.replaced(standing)
         return self._reserve(preemptor, choice, asks, own=own)
+
+    def _unseen(self, offers: Offers, chosen: str) -> list[PodRecord]:
+        """The pods that kube-scheduler offers as victims, and that have no node by our record, each with its node. It
+        knows that before the watch shows it. None where the node that was `chosen` has none: what is not seen elsewhere
+        only costs more."""
+        if chosen and not any(self._without_node(offers.victims.get(chosen))):
+            return []
+        names = (name for name in offers.victims if name in self._cluster.nodes)
+        return [replace(pod, node=name) for name in names for pod in self._without_node(offers.victims.get(name))]
+
+    def _without_node(self, offered: Offered | None) -> Iterator[PodRecord]:
+        pods = self._cluster.pods
+        return (pods[uid] for uid in offered.uids if uid in pods and not pods[uid].node) if offered else iter(())
+
+    @contextmanager
+    def _seen(self, pods: Sequence[PodRecord], now: float) -> Iterator[None]:
+        """Inside these pods are where kube-scheduler has placed them: they hold what they ask for, and may be victims.
+        Afterwards what is assumed of them counts as before."""
+        assumed = self._claims.assumed.kept
+        try:
+            with self._cluster.with_bound(pods, now):
+                yield
+        finally:
+            self._claims.assumed.restore(assumed)
 
     def needed(self, preemptor: Preemptor, reservation: Reservation, pods: Sequence[PodRecord]) -> list[PodRecord]:
         """Those of these victims of its reservation without whose end the pod does not fit there by now: others may
@@ -347,7 +383,8 @@ class Preemption:
                 and name not in repelled
                 and not amounts_short(cluster, request, row)
             ):
-                return _Choice(SearchResult(nodes=len(rows)), f"the pod fits on {name} now, without an eviction")
+                waits = f"the pod fits on {name} now, without an eviction"
+                return _Choice(SearchResult(nodes=len(rows)), waits, waits_on=name)
         fixed = repelled if request.exchangeable else victims
 
         def floor(name: str) -> Sequence[str] | None:
@@ -357,7 +394,7 @@ class Preemption:
         result = self._search.find(preemptor, rows, floor if fixed else None)
         if soon := waits_on(cluster, preemptor, rows, codes, result.best):
             waits = f"the pod will fit on {soon} when the pods that are terminating there are gone"
-            return _Choice(SearchResult(nodes=len(rows)), waits)
+            return _Choice(SearchResult(nodes=len(rows)), waits, waits_on=soon)
         return _Choice(result)
 
 

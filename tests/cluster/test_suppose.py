@@ -10,10 +10,12 @@ import random
 from collections import Counter
 from collections.abc import Iterator
 
+from msgspec.structs import replace
+
 from ext_core.rows import NodeRow
 from extender.ask.suppose import SupposedCluster
 from extender.cluster.cluster import Cluster
-from extender.objects.records import PodRecord
+from extender.objects.records import Event, PodRecord
 from tests.metamorphic.answers import events
 from tests.metamorphic.clusters import drawn, with_claims
 from tests.world import World, pairs
@@ -81,6 +83,25 @@ def test_what_without_and_ended_show_is_what_a_deletion_leaves() -> None:
             assert deduced or uncertain(ended) >= uncertain(deleted), seed
             counts["equal" if ended == deleted else "uncertain"] += 1
     assert min(counts.values()) > CASES / 10, counts
+
+
+def test_what_with_bound_shows_is_what_the_bindings_leave() -> None:
+    for seed in range(CASES // 3):
+        rng = random.Random(seed)
+        made = world(rng)
+        cluster = made.cluster
+        for name in sorted(cluster.nodes):
+            for number in range(rng.randint(1, 2)):
+                made.pod(f"{name}-new-{number}", rng.choice([1, 2]))
+            coming = [pod for uid, pod in cluster.pods.items() if uid.startswith(f"uid-{name}-new")]
+            before = columns(cluster, name), dict(cluster.pods)
+            placed = [replace(pod, node=name) for pod in coming]
+            with cluster.with_bound(placed, made.now):
+                bound = columns(cluster, name)
+                assert {pod.uid for pod in coming} <= {pod.uid for pod in cluster.pods_on(name)}
+            assert (columns(cluster, name), dict(cluster.pods)) == before
+            cluster.apply([Event("Pod", "set", pod) for pod in placed], made.now)
+            assert columns(cluster, name) == bound, seed
 
 
 def test_of_nodes_with_claims_too() -> None:

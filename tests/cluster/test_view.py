@@ -12,6 +12,7 @@ WRITERS = {
     "bound_looks",
     "without",
     "ended",
+    "with_bound",
     "subscribe",
     "observe",
     "take",

@@ -711,6 +711,74 @@ def test_a_defect_leaves_no_claim(world: World, monkeypatch: pytest.MonkeyPatch)
     assert not any(any(row.claim) for row in rows)
 
 
+# -- pods that kube-scheduler has placed, and that the watch has not brought to their node yet -------------------------
+
+
+def unseen(world: World, gpus: int = 4, **facts: Any) -> World:
+    """Node n: two GPUs are held by `seen`, and two by `placed`, as far as kube-scheduler knows."""
+    world.node("n", gpus, links=pairs(gpus))
+    world.pod("seen", 2, "n", priority=1, held=[0, 1], start=WALL - 1000)
+    world.pod("placed", 2, **{"priority": 1} | facts)
+    return world
+
+
+@pytest.mark.parametrize(
+    ("gpus", "links", "victims"),
+    [
+        (2, "ignore", ["placed"]),
+        (2, "required", ["placed"]),
+        (3, "ignore", ["seen", "placed"]),
+        (4, "ignore", ["seen", "placed"]),
+    ],
+)
+def test_a_pod_holds_gpus_where_it_is_offered_before_its_node_is_seen(
+    world: World, gpus: int, links: str, victims: list[str]
+) -> None:
+    unseen(world)
+    before = world.state()[1:5]
+    pod = asks(gpus, annotations={"gpu-extender.io/links": links})
+    assert world.preempt(pod, {"n": ["seen", "placed"]}) == {"n": victims}
+    assert world.state()[1:5] == before
+    shown = world.decision()["victims"]
+    assert [(victim["name"], victim["gpu_count"]) for victim in shown] == [(name, 2) for name in victims]
+
+
+@pytest.mark.parametrize("spec", FLOORS.values(), ids=FLOORS)
+def test_such_a_pod_is_a_floor_too(world: World, spec: JSON) -> None:
+    unseen(world)
+    assert world.preempt(asks(2, spec=spec), {"n": ["placed"]}) == {"n": ["placed"]}
+
+
+def test_a_pod_that_we_passed_there_ourselves_is_a_victim_too_and_stays_assumed(world: World) -> None:
+    unseen(world)
+    assert world.filter(workload("placed", 2, priority=1))["NodeNames"] == ["n"]
+    assumed = world.verbs.assumed.kept
+    assert world.preempt(asks(4), {"n": ["seen", "placed"]}) == {"n": ["seen", "placed"]}
+    assert world.verbs.assumed.kept == assumed != []
+
+
+def test_its_cost_counts(world: World) -> None:
+    """Without it the pod would fit on n."""
+    world.node("n", 2)
+    world.pod("placed", 2, priority=5)
+    world.node("m", 2)
+    world.pod("other", 2, "m", priority=2, start=WALL - 5000)
+    assert world.preempt(asks(2), {"m": ["other"], "n": ["placed"]}) == {"m": ["other"]}
+
+
+def test_a_pod_that_is_protected_stays_there(world: World) -> None:
+    unseen(world, annotations={"gpu-extender.io/protect-for": "600"})
+    assert world.preempt(asks(2), {"n": ["placed"]}) == {"n": ["seen"]}
+    assert world.preempt(workload("q", 4, priority=10), {"n": ["seen", "placed"]}) == {}
+
+
+def test_an_offered_pod_that_is_gone_holds_nothing(world: World) -> None:
+    unseen(world)
+    world.gone("placed")
+    assert world.preempt(asks(2), {"n": ["placed"]}) == {}
+    assert world.preempt(workload("q", 4, priority=10), {"n": ["seen", "placed"]}) == {"n": ["seen"]}
+
+
 # -- a victim with more GPUs than are asked for ------------------------------------------------------------------------
 
 

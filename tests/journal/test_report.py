@@ -167,3 +167,21 @@ def test_restored_nodes_have_their_numbers_of_models() -> None:
     for name in "bc":
         models = [one.cluster.tables.nodes.node(one.cluster.row(name)).model for one in (world, other)]
         assert models[0] == models[1] == other.cluster.demand.models.of({PRODUCT: name.upper()}), name
+
+
+def test_an_eviction_of_a_pod_whose_node_is_not_seen_yet_is_repeated(tmp_path: Path) -> None:
+    made = Recorded(tmp_path)
+    world = made.world
+    for name in ("n1", "n2"):
+        world.node(name, 4)
+        world.pod(f"seen-{name}", 2, name, priority=1)
+    world.pod("placed", 2, priority=1)
+    world.filter(workload("placed", 2, priority=1), ["n1"])
+    offered = {"n1": ["seen-n1", "placed"], "n2": ["seen-n2"]}
+    assert world.preempt(workload("preemptor", 4, priority=10), offered) == {"n2": ["seen-n2"]}
+    assert world.preempt(workload("other", 4, priority=10), offered) == {"n1": ["placed", "seen-n1"]}
+    world.filter(workload("low", 2, priority=1), ["n1", "n2"])
+    made.close()
+    report = recorded.report(tmp_path)
+    assert (report["first_difference"], report["identical"]) == (None, report["requests"])
+    assert report["requests"] == 4
