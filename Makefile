@@ -77,7 +77,7 @@ fuzz: setup ## hostile bodies, watched objects, settings and cluster files (SECO
 attack: setup ## a hostile tenant on a real control plane: against the queue, scene by scene, then among four with kills; 40 minutes at most (QUEUE=1: the first part alone; PODS=1000 KILLS=38 SEED=1)
 	@GPU_EXTENDER_ATTACK=$(PODS) GPU_EXTENDER_ATTACK_KILLS=$(KILLS) GPU_EXTENDER_ATTACK_SEED=$(SEED) $(BIN)/python -m pytest -q -s -o faulthandler_timeout=0 tests/e2e/test_queue_attack.py $(if $(QUEUE),,tests/e2e/test_attack.py)
 
-compat: setup ## the core scenarios on Kubernetes 1.34 to 1.37, and from 0.1.0 to this version and back, as a table (RELEASES= SCENARIOS= TABLE=1)
+compat: setup ## the core scenarios on Kubernetes 1.34 to 1.37, and from 0.2.0 to this version and back, as a table (RELEASES= SCENARIOS= TABLE=1)
 	@$(BIN)/python -m tests.e2e.compat --releases '$(RELEASES)' --scenarios '$(SCENARIOS)' $(if $(TABLE),--table)
 
 loadtest: setup ## locust beside a null server: verbs by 100 to 15,000 names, and under watch events; a report in build/ (SECONDS=60; REAL=1: also at the rate of a real API server, needs Go)

@@ -22,7 +22,7 @@ from typing import Final
 from tests.e2e.build import cache_root
 
 REPOSITORY: Final = Path(__file__).parents[2]
-RELEASES: Final = {"0.1.0": "67cfb369bdfbb1bb1cbc0763b69713582974c6d8"}
+RELEASES: Final = {"0.2.0": "2eeaa08d47ce1831e6be4108393418ab77cc2ad0"}
 COMPILE: Final = "from setuptools import setup; setup()"
 
 

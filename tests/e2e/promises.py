@@ -35,8 +35,9 @@ def reservations(cluster: Scene) -> dict[str, Any]:
 
 
 def standing(reservation: Mapping[str, Any]) -> dict[str, Any]:
-    """What of a reservation never changes: all but when its victims were gone."""
-    return {key: value for key, value in reservation.items() if key != "emptied"}
+    """What of a reservation never changes: all but whether its evictions have begun, which 0.2.0 does not keep, and
+    when its victims were gone."""
+    return {key: value for key, value in reservation.items() if key not in ("begun", "emptied")}
 
 
 def stated(pods: list[Any]) -> dict[str, tuple[str, str]]:

@@ -1,8 +1,8 @@
-"""From 0.1.0 to this version and back, under load: what one has promised, the other keeps.
+"""From 0.2.0 to this version and back, under load: what one has promised, the other keeps.
 
 Each change comes while a preemptor waits for its victims to end and a gang has seats that no pod is bound to: one
 version after the other, and as in a rolling update both side by side, with the same Leases and ConfigMaps. The GPUs of
-the nodes are handed out by plan, so a GPU that is promised twice fails its pod. It builds 0.1.0 from its commit, and so
+the nodes are handed out by plan, so a GPU that is promised twice fails its pod. It builds 0.2.0 from its commit, and so
 it runs only where GPU_EXTENDER_COMPAT is set (`make compat`).
 """
 
@@ -56,7 +56,7 @@ NODES = {
 
 @pytest.fixture(scope="session")  # so that it comes before the control plane
 def earlier(request: pytest.FixtureRequest) -> dict[str, str]:
-    """The environment of 0.1.0. A clone without its commit cannot run this test."""
+    """The environment of 0.2.0. A clone without its commit cannot run this test."""
     capture = request.config.pluginmanager.getplugin("capturemanager")
 
     def say(line: str) -> None:
@@ -64,14 +64,14 @@ def earlier(request: pytest.FixtureRequest) -> dict[str, str]:
             print(f"\n{line}", end="", flush=True)
 
     try:
-        return commits.environment(commits.tree(commits.RELEASES["0.1.0"], say))
+        return commits.environment(commits.tree(commits.RELEASES["0.2.0"], say))
     except commits.CommitUnavailable as reason:
         pytest.skip(str(reason))
 
 
 def is_earlier(server: ExtenderProcess) -> bool:
-    """Whether 0.1.0 answers, which has no /statusz."""
-    return plain.get(f"{server.url}/statusz").status_code == 404
+    """Whether 0.2.0 answers, which has no /debug/plan."""
+    return plain.get(f"{server.url}/debug/plan").status_code == 404
 
 
 def ended(cluster: Scene, names: list[str]) -> bool:
