@@ -37,7 +37,7 @@ BETTER: Final = {
     "leftover": "it keeps more linked sets of GPUs for later pods",
     "packing": "it is fuller",
 }
-"""Of the first node, by the term that decides."""
+"""Of the first node, by the scorer that decides."""
 Verdict = Literal["runs", "fits", "waits", "gated", "never", "evicted"]
 """`runs`: it has a node; `gated`: a scheduling gate holds it back; `fits`: a node has room now; `never`: no change of
 running pods lets it fit; `waits`: something else can; `evicted`: it is being evicted, or was."""
@@ -197,7 +197,7 @@ def decisive(best: Sequence[Ranked]) -> tuple[str, str] | None:
     """The term by which the first node gains most on the second, and that in words; None where no term differs."""
     most = max(difference(best), key=lambda term: term["points"])
     term = most["term"]
-    return (term, BETTER.get(term, f"its {term.replace('_', ' ')} is better")) if most["points"] > 0 else None
+    return (term, BETTER[term]) if most["points"] > 0 else None
 
 
 def before(best: Sequence[Ranked]) -> str:

@@ -580,7 +580,7 @@ class Verbs:
         journal: decisions.CallJournal | None = None,
     ) -> Verbs:
         """`freshness`: None: the cluster never falls behind; `released`: called
-        with each reservation that ends, and the cause (reservations.release.CAUSES); `journal`: hears of each call."""
+        with each reservation that ends, and the cause, one of CAUSES; `journal`: hears of each call."""
         policy, freshness = Policy.of(settings), freshness or Freshness()
         # In shadow mode only what kube-scheduler has chosen is assumed: a pod that it binds by our verb.
         seconds = 0.0 if settings.shadow else settings.hold.seconds

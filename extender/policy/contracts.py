@@ -28,10 +28,10 @@ if TYPE_CHECKING:  # the command line reads the reasons, and need not load the t
 
 
 class Class(Enum):
-    """What a refusal means for eviction (extender-contract: which of the two Failed maps, or an Error)."""
+    """What a rejection means for eviction: which of the answer's two Failed maps names the node, or an Error."""
 
     HOPELESS = "hopeless"  # no eviction helps
-    EVICTABLE = "evictable"  # evicting pods of lower priority would help, or those that go already do
+    EVICTABLE = "evictable"  # evicting pods of lower priority would help, or pods that are terminating do
     TRANSIENT = "transient"  # it passes by itself: our own view may be behind, or see Reason.lasting
 
 
@@ -122,7 +122,7 @@ class PodRequest(msgspec.Struct, frozen=True, eq=False, gc=False):
 
 
 class Rule:
-    """Base of the rules. One refuses candidate rows; the first in declared order that refuses a row gives its
+    """Base of the rules. One rejects candidate rows; the first in declared order that rejects a row gives its
     reason."""
 
     name: ClassVar[str]

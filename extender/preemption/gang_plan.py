@@ -1,9 +1,9 @@
 """Preemption for a gang: which pods are evicted, on many nodes, so that the whole gang starts, at the lowest cost.
 
-The gang stays in one domain. Domains are taken in the order of their lower bounds (`gang.bounds`), and left where the
-bound is not below the two best plans so far. In a domain each node offers sets of victims (`gang.options`), and one is
-chosen of each (`gang.search`). A plan counts only if the gang's joint placement passes our own rules on a copy of the
-tables without the victims. Nothing is evicted or reserved here.
+The gang stays in one domain. Domains are taken in the order of their lower bounds (`_floor`), and left where the bound
+is not below the two best plans so far. In a domain each node offers sets of victims (`gang_options.py`), and one is
+chosen of each (`gang_search.py`). A plan counts only if the gang's joint placement passes our own rules on a copy of
+the tables without the victims. Nothing is evicted or reserved here.
 
 The search is made in slices, and the tables may change between two of them. What it read of them stays as it was; only
 the plan's own nodes are judged by the tables of its last slice. Whoever carries a plan out judges it again.

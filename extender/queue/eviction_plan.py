@@ -252,7 +252,7 @@ class KeptPlaces:
     placement: JointPlacement
     gang: WaitingGang
     asked: PendingGang
-    allowances: Sequence[GpuAllowance] = ()  # as of a `Choice`
+    allowances: Sequence[GpuAllowance] = ()  # as of a `NodeChoice`
     places: dict[tuple[int, ...], Placed] = field(default_factory=dict)
 
     def joint(self, rows: array[int]) -> Sliced[Sequence[int] | None]:

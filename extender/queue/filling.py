@@ -5,8 +5,8 @@ decreasing: the largest pods first, on nodes that are used already, then on thos
 small as does. For equal pods it is on the fewest nodes too. For pods whose GPUs divide each other (1, 2, 4, 8) it finds
 a placement where GPU counts alone decide and there is one.
 
-Both keep to the `Limits` of a quota: how many GPUs the gang may take of the nodes of each model. The exact search takes
-each model for itself, and then the cheapest sum.
+Both keep to the `SearchLimits` of a quota: how many GPUs the gang may take of the nodes of each model. The exact search
+takes each model for itself, and then the cheapest sum.
 """
 
 from __future__ import annotations

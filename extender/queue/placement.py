@@ -15,7 +15,7 @@ gang's own pods. NOT modelled, see `not_modelled`: required pod affinity, anti-a
 constraints, volumes, host ports. GPUs that are shared are filled first-fit, which may miss a place for pods with
 different shares. Claims (DRA) that GPUs by number do not tell are met by the devices of each node: `units.py`.
 
-A quota is part of the search: an `Allowance` is how many GPUs the gang may take of the nodes of a model together.
+A quota is part of the search: a `GpuAllowance` is how many GPUs the gang may take of the nodes of a model together.
 
 The tables are read first, all at once or a portion of the nodes a slice; what follows works on a copy. The tables may
 change between two slices: before seats are written, `still_fits` judges the chosen nodes again, with the claims of

@@ -46,7 +46,7 @@ class Places:
         among: Collection[int] | None = None,
     ) -> Steps:
         """A place for every one of these pods of the gang, or none, beside its members. `requests`: of the pods;
-        `allowances`, `among`: as of a `Choice`; a gang whose parts are kept apart or together gets any nodes."""
+        `allowances`, `among`: as of a `NodeChoice`; a gang whose parts are kept apart or together gets any nodes."""
         members = self._members(gang)
         holders = frozenset(row for pod, row in members if pod.gpu_count)
         if not (gang.apart or gang.part_domains):
@@ -175,9 +175,9 @@ class Beside:
     """What counts for all parts together."""
 
     within: Counted
-    allowances: Sequence[GpuAllowance] = ()  # as of a `Choice`
-    mixes: bool = True  # as of a `Choice`
-    holders: Collection[int] = ()  # as of a `Choice`
+    allowances: Sequence[GpuAllowance] = ()  # as of a `NodeChoice`
+    mixes: bool = True  # as of a `NodeChoice`
+    holders: Collection[int] = ()  # as of a `NodeChoice`
 
 
 def kept_together(cluster: ClusterView, parts: Iterable[PartDomain], seated: Sequence[tuple[PodRecord, int]]) -> bool:

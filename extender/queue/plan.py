@@ -721,12 +721,12 @@ def _over_limit(
 
 
 def _needs_positions(gang: WaitingGang) -> bool:
-    """As of a `Situation`."""
+    """As of a `QueueSituation`."""
     return any(map(is_particular, gang.pods))
 
 
 def _guaranteed(queues: QueueHoldings, held: TakenSeats, gone: Sequence[Ending]) -> Sliced[bool]:
-    """As of a `Situation`."""
+    """As of a `QueueSituation`."""
     quota = yield from queues.changed(gone)
     return quota.within_guarantee(held.gang.queue, held.seats.gpus(queues.models))
 

@@ -6,7 +6,9 @@ import pytest
 
 from extender.ask.explanation import BETTER
 from extender.ask.text import amount, count, lacks, named_gpus, other_amount, proof, short
-from extender.settings import Settings
+from extender.policy.costs import COSTS
+from extender.policy.labels import LABELS
+from extender.policy.scorers import SCORERS
 
 
 def test_plurals() -> None:
@@ -53,4 +55,8 @@ def test_a_search_of_no_node_proves_nothing() -> None:
 
 
 def test_each_scorer_has_words_for_people() -> None:
-    assert {scorer.name for scorer in Settings().scorers} <= BETTER.keys()
+    assert SCORERS.keys() == BETTER.keys()
+
+
+def test_each_cost_term_has_words_for_people() -> None:
+    assert COSTS.keys() <= LABELS.keys()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -19,6 +20,7 @@ from starlette.routing import Route
 
 from extender.act.advance_store import Kept, as_json
 from extender.ask import forks
+from extender.ask.ways import ORDER
 from extender.cli import main
 from extender.metrics import Metrics
 from extender.objects.queueing import GATE, Domain
@@ -272,6 +274,12 @@ def test_each_served_path_is_documented_and_no_other() -> None:
     routes = [route for route in routes if route.path.startswith("/debug/") or route.path in PATHS]
     served = {(route.path, method.lower()) for route in routes for method in (route.methods or ()) if method != "HEAD"}
     assert {(path, method) for path, methods in PATHS.items() for method in methods} == served
+
+
+def test_each_kind_of_way_out_is_documented_in_the_order_of_the_answers() -> None:
+    explained = (Path(__file__).parents[2] / "docs" / "explain.md").read_text().partition("## Ways out")[2]
+    assert re.findall(r"^\| `([a-z-]+)` \|", explained, re.MULTILINE) == list(ORDER)
+    assert DOCUMENT["components"]["schemas"]["WayOut"]["properties"]["kind"]["enum"] == list(ORDER)
 
 
 def test_the_document_is_served() -> None:

@@ -5,14 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 
-Kind = Literal["evict", "relax-links", "relax-domain", "smaller", "wait", "quota", "uncordon", "add-nodes"]
-ORDER: Final[tuple[Kind, ...]] = (
-    "wait", "uncordon", "quota", "evict", "relax-domain", "relax-links", "smaller", "add-nodes",
-)  # fmt: skip
+Kind = Literal["wait", "uncordon", "quota", "evict", "relax-domain", "relax-links", "smaller", "add-nodes"]
 """What is asked of whom, the least first: nothing but time; a word of the administrator; the work of other pods; then
 less for the pod itself; at last new machines."""
+ORDER: Final[tuple[Kind, ...]] = get_args(Kind)
 
 
 @dataclass(frozen=True, slots=True)
