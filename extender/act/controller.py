@@ -119,12 +119,14 @@ class Supervisor:
     def __init__(self, controllers: Sequence[Controller], restart_seconds: float = RESTART_SECONDS) -> None:
         """`controllers`: in the order in which they begin; `restart_seconds`: pause before a failed one runs again."""
         self._controllers = tuple(controllers)
+        # Each verb asks for what is missing: only of those that may lack anything.
+        self._awaited = [one for one in self._controllers if type(one).missing is not Controller.missing]
         self._restart_seconds = restart_seconds
         self.defects: Counter[str] = Counter({controller.name: 0 for controller in self._controllers})
 
     def missing(self) -> list[str]:
         """What must be known before a verb is answered, of all controllers; empty when the server is ready."""
-        return [text for controller in self._controllers for text in controller.missing()]
+        return [text for controller in self._awaited for text in controller.missing()]
 
     async def run(self) -> None:
         """All controllers, until cancelled. Each begins, and then runs while the next one begins."""

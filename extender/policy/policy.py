@@ -31,6 +31,7 @@ class Policy:
     rules: tuple[Rule, ...]
     scorers: tuple[tuple[Scorer, float], ...]
     costs: tuple[CostTerm, ...]
+    weights: list[float] = field(default_factory=list)  # of the scorers
     prices: dict[tuple[int, int, int], array[int]] = field(default_factory=dict, compare=False)
     fragmentation: Fragmentation = field(default_factory=Fragmentation)  # it chooses the GPUs, scored by or not
 
@@ -51,6 +52,7 @@ class Policy:
                 scorer = Packing(weights.gpu, weights.cpu, weights.memory)
             scorers.append((scorer, entry.weight))
         self.scorers = tuple(scorers)
+        self.weights = [weight for _, weight in scorers]
         self.costs = tuple(COSTS[name] for name in settings.costs)
 
     def now(self) -> Policy:
@@ -77,7 +79,7 @@ class Policy:
     def score(self, tables: Tables, request: PodRequest, rows: array[int]) -> tuple[array[float], dict[str, Column]]:
         """(the weighted sum, each scorer's column) over rows. The order of the scorers is part of the policy: it
         decides the last bit of the sum."""
-        return _sum(self.scorers, tables, request, rows)
+        return _sum(self.scorers, self.weights, tables, request, rows)
 
     def best(
         self, tables: Tables, request: PodRequest, rows: array[int], most: int
@@ -89,7 +91,7 @@ class Policy:
         scorer, weight = self.scorers[-1]
         if not scorer.by_row or scorer.constant(tables, request) is not None:
             return rows, *self.score(tables, request, rows)
-        before, columns = _sum(self.scorers[:-1], tables, request, rows)
+        before, columns = _sum(self.scorers[:-1], self.weights[:-1], tables, request, rows)
         among = score.contenders(before, most, weight)
         for name, column in columns.items():
             if not isinstance(column, float):
@@ -113,7 +115,11 @@ class Policy:
 
 
 def _sum(
-    scorers: tuple[tuple[Scorer, float], ...], tables: Tables, request: PodRequest, rows: array[int]
+    scorers: tuple[tuple[Scorer, float], ...],
+    weights: list[float],
+    tables: Tables,
+    request: PodRequest,
+    rows: array[int],
 ) -> tuple[array[float], dict[str, Column]]:
     columns: dict[str, Column] = {}
     for scorer, _ in scorers:
@@ -122,7 +128,6 @@ def _sum(
             column = _ZERO * len(rows)
             scorer.fill(tables, request, rows, column)
         columns[scorer.name] = column
-    weights = [weight for _, weight in scorers]
     return score.weigh(tables.nodes, request.ask, rows, list(columns.values()), weights), columns
 
 
