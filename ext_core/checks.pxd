@@ -1,20 +1,49 @@
 """What every kernel checks of its arguments before its loop, which checks nothing."""
+from cpython cimport array as c_array
+
 from ext_core.ask cimport Ask
-from ext_core.ints cimport row_t
+from ext_core.ints cimport row_t, score_t
 from ext_core.table cimport NodeTable, PodTable
 
 
 cdef inline int check_rows(NodeTable nodes, const row_t[::1] rows, Py_ssize_t length) except -1:
     """ValueError: a column has not one item for each row. IndexError: a row outside of the table."""
+    return _check_rows(nodes, &rows[0] if rows.shape[0] else NULL, rows.shape[0], length)
+
+
+cdef inline int _check_rows(NodeTable nodes, const row_t* rows, Py_ssize_t n, Py_ssize_t length) except -1:
     cdef Py_ssize_t i
     cdef row_t outside = 0, height = nodes.height
-    if length != rows.shape[0]:
+    if length != n:
         raise ValueError("rows and out differ in length")
-    for i in range(rows.shape[0]):  # without a branch: several rows at a time
+    for i in range(n):  # without a branch: several rows at a time
         outside |= (rows[i] < 0) | (rows[i] >= height)
     if outside:
         raise IndexError("row outside of the table")
     return 0
+
+
+# No memoryviews: to make one takes longer than to read the column of a shortlist.
+
+cdef inline row_t* rows_of(c_array.array column) except? NULL:
+    """The values of an array('i'). ValueError: it is another one."""
+    if column is None or column.ob_descr.typecode != c'i':
+        raise ValueError("rows are an array of int32")
+    return <row_t*>column.data.as_ints
+
+
+cdef inline score_t* scores_of(c_array.array column) except? NULL:
+    """The values of an array('d'). ValueError: it is another one."""
+    if column is None or column.ob_descr.typecode != c'd':
+        raise ValueError("a column is an array of float64")
+    return column.data.as_doubles
+
+
+cdef inline const row_t* checked_rows(NodeTable nodes, c_array.array rows, Py_ssize_t length) except? NULL:
+    """As `rows_of`, and raises as `check_rows`."""
+    cdef const row_t* row_at = rows_of(rows)
+    _check_rows(nodes, row_at, len(rows), length)
+    return row_at
 
 
 cdef inline int check_ask(NodeTable nodes, Ask ask) except -1:

@@ -10,7 +10,7 @@ from libc.stdlib cimport free as c_free, malloc
 from libc.string cimport memset
 
 from ext_core.ask cimport LINKS_IGNORED, Ask
-from ext_core.checks cimport check_ask, check_rows
+from ext_core.checks cimport check_ask, check_rows, checked_rows, rows_of, scores_of
 from ext_core.ints cimport mask_t, row_t, score_t, int32_t, int64_t, uint64_t
 from ext_core.links cimport LinkShapes
 from ext_core.shape cimport Choice
@@ -23,31 +23,33 @@ cdef c_array.array EMPTY_INDICES = array("i")
 cdef c_array.array EMPTY_SCORES = array("d")
 
 
-def packing(NodeTable nodes, Ask ask, const row_t[::1] rows, const score_t[::1] weights, score_t[::1] out):
+def packing(NodeTable nodes, Ask ask, c_array.array rows, c_array.array weights, c_array.array out):
     """How full the node is with the pod on it: the weighted mean of (used + claimed + asked) / allocatable.
 
     As NodeResourcesFit's MostAllocated. `weights`: R; a resource that the node does not offer is left out.
     """
-    check_rows(nodes, rows, out.shape[0])
+    cdef const score_t* weight_of = scores_of(weights)
+    cdef score_t* value = scores_of(out)
+    cdef const row_t* row_at = checked_rows(nodes, rows, len(out))
+    cdef Py_ssize_t i, n = len(rows)
     check_ask(nodes, ask)
-    if weights.shape[0] != nodes.resources:
+    if len(weights) != nodes.resources:
         raise ValueError("weights have one number per resource")
-    cdef Py_ssize_t i
     cdef int r
     cdef row_t row
     cdef double total, weight, share
     with nogil:
-        for i in range(rows.shape[0]):
-            row = rows[i]
+        for i in range(n):
+            row = row_at[i]
             total = 0.0
             weight = 0.0
             for r in range(nodes.resources):
-                if weights[r] <= 0.0 or nodes.alloc[r, row] <= 0:
+                if weight_of[r] <= 0.0 or nodes.alloc[r, row] <= 0:
                     continue
                 share = <double>(nodes.alloc[r, row] - nodes.free_count(r, row) + ask.amount[r]) / nodes.alloc[r, row]
-                total += weights[r] * (1.0 if share > 1.0 else share)
-                weight += weights[r]
-            out[i] = total / weight if weight > 0.0 else 0.0
+                total += weight_of[r] * (1.0 if share > 1.0 else share)
+                weight += weight_of[r]
+            value[i] = total / weight if weight > 0.0 else 0.0
 
 
 def links(NodeTable nodes, Ask ask, const row_t[::1] rows, score_t[::1] out):
@@ -94,14 +96,15 @@ def nics(NodeTable nodes, Ask ask, const row_t[::1] rows, score_t[::1] out):
                                               ask.planned)
 
 
-def leftover(NodeTable nodes, Ask ask, const row_t[::1] rows, score_t[::1] out):
+def leftover(NodeTable nodes, Ask ask, c_array.array rows, c_array.array out):
     """What stays whole for later pods: 1 - (ways lost by taking the best set) / (ways of the whole machine).
 
     Ways: the ring links of all sets of GPUs, summed (`LinkShapes.ways`). The loss is absolute: to break up a whole
     machine costs more than to use up a broken one. 1 where no loss is known.
     """
-    check_rows(nodes, rows, out.shape[0])
-    cdef Py_ssize_t i
+    cdef score_t* value = scores_of(out)
+    cdef const row_t* row_at = checked_rows(nodes, rows, len(out))
+    cdef Py_ssize_t i, n = len(rows)
     cdef row_t row
     cdef LinkShapes shapes = nodes.shapes
     cdef const Choice* choice
@@ -114,37 +117,37 @@ def leftover(NodeTable nodes, Ask ask, const row_t[::1] rows, score_t[::1] out):
     cdef score_t[KEPT] value_of
     with nogil:
         memset(shape_of, 0, sizeof(shape_of))
-        for i in range(rows.shape[0]):
-            row = rows[i]
-            out[i] = 1.0
+        for i in range(n):
+            row = row_at[i]
+            value[i] = 1.0
             shape = nodes.shape[row]
             if ask.wanted < 1 or nodes.gpu[row] != ask.resource or shape == 0:
                 continue
             free = nodes.whole_gpus(row)
             at = <int>((free ^ free >> 6 ^ <mask_t>shape * 7) & (KEPT - 1))
             if shape_of[at] == shape and free_of[at] == free:
-                out[i] = value_of[at]
+                value[i] = value_of[at]
                 continue
             whole = shapes.ways_of(shape, <mask_t>0xFFFF)
             choice = shapes.best(shape, free, ask.wanted)
             if choice != NULL and whole > 0:
-                out[i] = 1.0 - <double>(shapes.ways_of(shape, free)
-                                        - shapes.ways_of(shape, free & ~choice.gpus)) / whole
-            shape_of[at], free_of[at], value_of[at] = shape, free, out[i]
+                value[i] = 1.0 - <double>(shapes.ways_of(shape, free)
+                                          - shapes.ways_of(shape, free & ~choice.gpus)) / whole
+            shape_of[at], free_of[at], value_of[at] = shape, free, value[i]
 
 
-def weigh(NodeTable nodes, Ask ask, const row_t[::1] rows, list columns not None, list weights not None):
+def weigh(NodeTable nodes, Ask ask, c_array.array rows, list columns not None, list weights not None):
     """float64[n]: the sum of weight x column, added in the order of the columns. A column of equal values is one float.
 
     Below all others, at -1: nodes that do not offer the GPU resource themselves (a DeviceClass may serve the pod).
     """
-    cdef Py_ssize_t i, c, n = rows.shape[0]
+    cdef const row_t* row_at = checked_rows(nodes, rows, len(rows))
+    cdef Py_ssize_t i, c, n = len(rows)
     cdef double weight, alike = 0.0  # what all rows have so far
     cdef bint differ = False
     cdef const score_t* column
     cdef c_array.array made = c_array.clone(EMPTY_SCORES, n, zero=False)
     cdef score_t* total = made.data.as_doubles
-    check_rows(nodes, rows, n)
     check_ask(nodes, ask)
     if len(columns) != len(weights):
         raise ValueError("one weight a column")
@@ -156,7 +159,7 @@ def weigh(NodeTable nodes, Ask ask, const row_t[::1] rows, list columns not None
             else:
                 alike += weight * <double>columns[c]
             continue
-        column = _scores(columns[c])
+        column = scores_of(columns[c])
         if len(columns[c]) != n:
             raise ValueError("columns differ in length")
         with nogil:
@@ -173,7 +176,7 @@ def weigh(NodeTable nodes, Ask ask, const row_t[::1] rows, list columns not None
                 total[i] = alike
         if ask.resource >= 0:
             for i in range(n):
-                if nodes.alloc[ask.resource, rows[i]] == 0:
+                if nodes.alloc[ask.resource, row_at[i]] == 0:
                     total[i] = -1.0
     return made
 
@@ -182,13 +185,6 @@ cdef inline void _add(score_t* total, Py_ssize_t n, double value) noexcept nogil
     cdef Py_ssize_t i
     for i in range(n):
         total[i] += value
-
-
-cdef const score_t* _scores(c_array.array column) except? NULL:
-    """The values of a column. No memoryview: to make one takes longer than to read those of a shortlist."""
-    if column is None or column.ob_descr.typecode != c'd':
-        raise ValueError("a column is an array of float64")
-    return column.data.as_doubles
 
 
 cdef inline bint _before(const score_t* total, const int32_t* order, Py_ssize_t a, Py_ssize_t b) noexcept nogil:
@@ -200,21 +196,20 @@ cdef inline bint _before(const score_t* total, const int32_t* order, Py_ssize_t 
     return a < b
 
 
-def top(NodeTable nodes, const row_t[::1] rows, const score_t[::1] total, Py_ssize_t most):
+def top(NodeTable nodes, c_array.array rows, c_array.array total, Py_ssize_t most):
     """Indices into `rows` of the best `most` (0 = all), best first; ties by the nodes' names.
 
     A heap of the best so far: O(n log most). For all of them a merge takes a third of its time.
     """
-    check_rows(nodes, rows, total.shape[0])
-    cdef Py_ssize_t n = rows.shape[0], size = 0, i, at, held
+    cdef const score_t* score = scores_of(total)
+    cdef const row_t* row_at = checked_rows(nodes, rows, len(total))
+    cdef Py_ssize_t n = len(rows), size = 0, i, at, held
     if most <= 0 or most > n:
         most = n
-    made = array("i", bytes(4 * most))
-    if n == 0:
-        return made
-    cdef int32_t[::1] out = made
+    cdef c_array.array made = c_array.clone(EMPTY_INDICES, most, zero=False)
+    cdef int32_t* out = rows_of(made)
     if most == n:
-        _sorted(nodes, rows, total, out)
+        _sorted(nodes, row_at, score, n, out)
         return made
     cdef Py_ssize_t* heap = <Py_ssize_t*>malloc(most * sizeof(Py_ssize_t))
     cdef int32_t* order = <int32_t*>malloc(n * sizeof(int32_t))
@@ -222,10 +217,9 @@ def top(NodeTable nodes, const row_t[::1] rows, const score_t[::1] total, Py_ssi
         c_free(heap)
         c_free(order)
         raise MemoryError()
-    cdef const score_t* score = &total[0]
     with nogil:
         for i in range(n):
-            order[i] = nodes.order[rows[i]]
+            order[i] = nodes.order[row_at[i]]
         for i in range(n):  # the root is the worst of the kept
             if size < most:
                 at = size
@@ -257,9 +251,9 @@ cdef inline bint _first(const Place* a, const Place* b) noexcept nogil:
     return a.score > b.score or (a.score == b.score and a.order <= b.order)
 
 
-cdef int _sorted(NodeTable nodes, const row_t[::1] rows, const score_t[::1] total, int32_t[::1] out) except -1:
+cdef int _sorted(NodeTable nodes, const row_t* rows, const score_t* total, Py_ssize_t n, int32_t* out) except -1:
     """All indices into `rows`, best first: runs are merged two by two, which keeps the order of equals."""
-    cdef Py_ssize_t n = rows.shape[0], i, a, b, middle, end, begin, width = 1
+    cdef Py_ssize_t i, a, b, middle, end, begin, width = 1
     cdef Place* room = <Place*>malloc(2 * n * sizeof(Place))
     if room == NULL:
         raise MemoryError()
@@ -353,32 +347,34 @@ def contenders(const score_t[::1] total, Py_ssize_t most, double more):
     return made
 
 
-def ranked(const row_t[::1] rows, const score_t[::1] total, const int32_t[::1] best):
+def ranked(c_array.array rows, c_array.array total, c_array.array best):
     """(rows, scores) in the order of `best`, indices as `top` returns them."""
-    if rows.shape[0] != total.shape[0]:
+    cdef const row_t* row_at = rows_of(rows)
+    cdef const score_t* score = scores_of(total)
+    cdef const int32_t* index = rows_of(best)
+    cdef Py_ssize_t n = len(best), i, size = len(rows)
+    if len(total) != size:
         raise ValueError("rows and total differ in length")
-    cdef Py_ssize_t n = best.shape[0], i
     for i in range(n):
-        if not 0 <= best[i] < rows.shape[0]:
+        if not 0 <= index[i] < size:
             raise IndexError("index outside of rows")
     cdef c_array.array places = c_array.clone(EMPTY_INDICES, n, zero=False)
     cdef c_array.array scores = c_array.clone(EMPTY_SCORES, n, zero=False)
-    if n == 0:
-        return places, scores
-    cdef row_t[::1] out = places
-    cdef score_t[::1] out_scores = scores
+    cdef row_t* out = rows_of(places)
+    cdef score_t* out_scores = scores.data.as_doubles
     with nogil:
         for i in range(n):
-            out[i] = rows[best[i]]
-            out_scores[i] = total[best[i]]
+            out[i] = row_at[index[i]]
+            out_scores[i] = score[index[i]]
     return places, scores
 
 
-def picked(list columns not None, const int32_t[::1] best, Py_ssize_t most):
+def picked(list columns not None, c_array.array best, Py_ssize_t most):
     """(differ, values): what each of `columns` has at the first `most` indices of `best`, column by column. Where these
     values differ, `differ` has the column's bit; where they are alike, `values` has one. A column of equal values is
     one float."""
-    cdef Py_ssize_t n = min(max(most, 0), best.shape[0]), i, at = 0, size
+    cdef const int32_t* index = rows_of(best)
+    cdef Py_ssize_t n = min(max(most, 0), len(best)), i, at = 0, size
     cdef const score_t* column
     cdef uint64_t differ = 0, bit = 1
     if len(columns) > 64:
@@ -393,11 +389,11 @@ def picked(list columns not None, const int32_t[::1] best, Py_ssize_t most):
             at += 1
             bit <<= 1
             continue
-        column, size = _scores(one), len(one)
+        column, size = scores_of(one), len(one)
         for i in range(n):
-            if not 0 <= best[i] < size:
+            if not 0 <= index[i] < size:
                 raise IndexError("index outside of a column")
-            out[at + i] = column[best[i]]
+            out[at + i] = column[index[i]]
             if out[at + i] != out[at]:
                 differ |= bit
         at += n if differ & bit else 1
@@ -406,22 +402,23 @@ def picked(list columns not None, const int32_t[::1] best, Py_ssize_t most):
     return differ, made
 
 
-def points(const score_t[::1] ranked):
+def points(c_array.array ranked):
     """0..10 for scores that come best first: the first gets 10 alone, the others at most 9, in order.
 
     While there are at most ten different scores below the first each gets its own number; beyond, the worse ones
     share: a better score never gets fewer points. So a rounding can never tie the best with another.
     """
-    cdef Py_ssize_t n = ranked.shape[0], i
-    made = array("i", bytes(4 * n))
+    cdef const score_t* score = scores_of(ranked)
+    cdef Py_ssize_t n = len(ranked), i
+    cdef c_array.array made = c_array.clone(EMPTY_INDICES, n, zero=False)
+    cdef int32_t* out = rows_of(made)
+    cdef int level = 9
     if n == 0:
         return made
-    cdef int32_t[::1] out = made
-    cdef int level = 9
     with nogil:
         out[0] = 10
         for i in range(1, n):
-            if i > 1 and ranked[i] < ranked[i - 1] and level > 0:
+            if i > 1 and score[i] < score[i - 1] and level > 0:
                 level -= 1
             out[i] = level
     return made
