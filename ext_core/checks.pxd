@@ -2,7 +2,7 @@
 from cpython cimport array as c_array
 
 from ext_core.ask cimport Ask
-from ext_core.ints cimport row_t, score_t
+from ext_core.ints cimport code_t, row_t, score_t
 from ext_core.table cimport NodeTable, PodTable
 
 
@@ -37,6 +37,13 @@ cdef inline score_t* scores_of(c_array.array column) except? NULL:
     if column is None or column.ob_descr.typecode != c'd':
         raise ValueError("a column is an array of float64")
     return column.data.as_doubles
+
+
+cdef inline code_t* codes_of(c_array.array column) except? NULL:
+    """The values of an array('B'). ValueError: it is another one."""
+    if column is None or column.ob_descr.typecode != c'B':
+        raise ValueError("codes are an array of uint8")
+    return column.data.as_uchars
 
 
 cdef inline const row_t* checked_rows(NodeTable nodes, c_array.array rows, Py_ssize_t length) except? NULL:

@@ -10,7 +10,7 @@ from cpython cimport array as c_array
 from libc.string cimport memcpy
 
 from ext_core.ask cimport LINKS_REQUIRED, Ask
-from ext_core.checks cimport check_ask, check_rows
+from ext_core.checks cimport check_ask, check_rows, checked_rows
 from ext_core.ints cimport amount_t, as_count, code_t, mask_t, row_t, int32_t, uint8_t, uint64_t
 from ext_core.links cimport LinkShapes
 from ext_core.masks cimport popcount
@@ -39,43 +39,43 @@ cdef inline void _free_gpus(PodTable pods, row_t row, int resource, int priority
         pod = pods.next[pod]
 
 
-def resource(NodeTable nodes, Ask ask, const row_t[::1] rows, code_t[::1] out, ResourceCodes codes not None):
+def resource(NodeTable nodes, Ask ask, c_array.array rows, code_t[::1] out, ResourceCodes codes not None):
     """Reject nodes without a GPU resource that the pod asks for.
 
     A node that a DeviceClass (DRA) may serve is not rejected here or below.
     """
-    check_rows(nodes, rows, out.shape[0])
+    cdef const row_t* row_at = checked_rows(nodes, rows, out.shape[0])
     check_ask(nodes, ask)
-    cdef Py_ssize_t i
+    cdef Py_ssize_t i, n = len(rows)
     cdef int r
     cdef row_t row
     with nogil:
         for r in range(FIRST_GPU, ask.resources):
             if ask.amount[r] <= 0:
                 continue
-            for i in range(rows.shape[0]):
-                row = rows[i]
+            for i in range(n):
+                row = row_at[i]
                 if out[i] or nodes.alloc[r, row] > 0 or nodes.served(r, row):
                     continue
                 out[i] = codes.away if nodes.flags[row] & AWAY and nodes.gpu[row] == r else codes.none
 
 
-def count(NodeTable nodes, PodTable pods, Ask ask, const row_t[::1] rows, code_t[::1] out, CountCodes codes not None):
+def count(NodeTable nodes, PodTable pods, Ask ask, c_array.array rows, code_t[::1] out, CountCodes codes not None):
     """Reject nodes with too few free GPUs, for each GPU resource that the pod asks for.
 
     Too few units in all; or fewer GPUs with `ask.share` units left each than the pod takes.
     """
-    check_rows(nodes, rows, out.shape[0])
+    cdef const row_t* row_at = checked_rows(nodes, rows, out.shape[0])
     check_ask(nodes, ask)
-    cdef Py_ssize_t i
+    cdef Py_ssize_t i, n = len(rows)
     cdef int r
     cdef row_t row
     with nogil:
         for r in range(FIRST_GPU, ask.resources):
             if ask.amount[r] <= 0:
                 continue
-            for i in range(rows.shape[0]):
-                row = rows[i]
+            for i in range(n):
+                row = row_at[i]
                 if out[i] or nodes.served(r, row):
                     continue
                 out[i] = _in_all(nodes, pods, ask, r, row, codes)

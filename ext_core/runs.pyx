@@ -8,9 +8,11 @@ The runs are those of all rows from 0 to the last one that is named; NOT_NAMED i
 
 from array import array
 
+from cpython cimport array as c_array
 from libc.stdlib cimport free as c_free, malloc
 from libc.string cimport memcpy, memset
 
+from ext_core.checks cimport codes_of, rows_of
 from ext_core.ints cimport code_t, row_t, uint64_t
 
 NOT_NAMED = 255
@@ -20,9 +22,12 @@ cdef enum:
     MOST_ROWS = 0x4000000
 
 
-def pack(const row_t[::1] rows, const code_t[::1] codes, const row_t[::1] answered, int left_out):
+def pack(c_array.array rows, c_array.array codes, c_array.array answered, int left_out):
     """The runs of `rows` with their `codes`. Rows with code 0 that are not in `answered` get `left_out`."""
-    cdef Py_ssize_t n = rows.shape[0], height = 0, named = 0, fits = 0, i, begin
+    cdef const row_t* row_at = rows_of(rows)
+    cdef const code_t* code_at = codes_of(codes)
+    cdef const row_t* answered_at = rows_of(answered)
+    cdef Py_ssize_t n = len(rows), shown = len(answered), height = 0, named = 0, fits = 0, i, begin
     cdef int kinds = 0
     cdef uint64_t number
     cdef code_t code, half
@@ -34,22 +39,22 @@ def pack(const row_t[::1] rows, const code_t[::1] codes, const row_t[::1] answer
     cdef Py_ssize_t at
     cdef code_t[256] places, symbols
     cdef bint[256] seen
-    if codes.shape[0] != n:
+    if len(codes) != n:
         raise ValueError("rows and codes differ in length")
     if not 0 <= left_out < ABSENT:
         raise ValueError("no such code")
     for i in range(n):  # without a branch: several at a time
-        outside |= (rows[i] < 0) | (rows[i] >= MOST_ROWS)
-        highest = rows[i] if rows[i] > highest else highest
+        outside |= (row_at[i] < 0) | (row_at[i] >= MOST_ROWS)
+        highest = row_at[i] if row_at[i] > highest else highest
     if outside:
         raise IndexError("no such row")
     for i in range(n):
-        absent |= codes[i] == ABSENT
+        absent |= code_at[i] == ABSENT
     if absent:
         raise ValueError("the code of rows that are not named")
     height = <Py_ssize_t>highest + 1
-    for i in range(answered.shape[0]):
-        if not 0 <= answered[i] < height:
+    for i in range(shown):
+        if not 0 <= answered_at[i] < height:
             raise IndexError("an answered row that is not named")
     if n == 0:
         return b""
@@ -63,15 +68,15 @@ def pack(const row_t[::1] rows, const code_t[::1] codes, const row_t[::1] answer
         memset(of, ABSENT, height)
         memset(seen, 0, sizeof(seen))
         for i in range(n):
-            code = codes[i]
-            named += of[rows[i]] == ABSENT
+            code = code_at[i]
+            named += of[row_at[i]] == ABSENT
             fits += code == 0
             seen[code] = True
-            of[rows[i]] = code if code else <code_t>left_out
+            of[row_at[i]] = code if code else <code_t>left_out
         seen[0] = False
-        for i in range(answered.shape[0]):
-            if of[answered[i]] == left_out:
-                of[answered[i]] = 0
+        for i in range(shown):
+            if of[answered_at[i]] == left_out:
+                of[answered_at[i]] = 0
                 fits -= 1
                 seen[0] = True
         if fits > 0:

@@ -17,7 +17,7 @@ from libc.stdlib cimport free as c_free, malloc, realloc
 from libc.string cimport memcmp, memcpy, memset
 
 from ext_core.ask cimport Ask
-from ext_core.checks cimport check_ask, check_rows
+from ext_core.checks cimport check_ask, checked_rows, scores_of
 from ext_core.ints cimport MOST_GPUS, amount_t, int32_t, int64_t, mask_t, row_t, score_t, uint32_t, uint64_t
 from ext_core.shape cimport NICS_IGNORED, Choice
 from ext_core.slot_counts cimport ALL_TYPES, SlotCounts, State, read_state
@@ -157,23 +157,23 @@ cdef class Slots(SlotCounts):
         self.list_count = 0
         memset(self.table, 0, self.table_size * sizeof(int32_t))
 
-    def fill(self, NodeTable nodes, Ask ask, const row_t[::1] rows, const score_t[::1] prices, double fullness,
-             score_t[::1] out):
+    def fill(self, NodeTable nodes, Ask ask, c_array.array rows, c_array.array prices, double fullness,
+             c_array.array out):
         """The value of each of `rows` for the request, 1 / (1 + cost), with the cheapest choice of its GPUs. The cost:
         the sum over types of price x slots lost, and `fullness` x the mean of the node's CPU and GPUs that are left
         then, each as a part of the largest node's with GPUs. `prices`: one number a type.
         """
-        cdef Py_ssize_t i, n = rows.shape[0]
         cdef Need need = self._need(nodes, ask, prices)
+        cdef score_t* value = scores_of(out)
+        cdef const row_t* row_at = checked_rows(nodes, rows, len(out))
+        cdef Py_ssize_t i, n = len(rows)
         cdef row_t row
         cdef int which
-        cdef _Kept kept
+        cdef _Kept kept = self._begin(nodes, need, prices)
         cdef double cost
-        check_rows(nodes, rows, out.shape[0])
-        kept = self._begin(nodes, need, prices)
         with nogil:
             for i in range(n):
-                row = rows[i]
+                row = row_at[i]
                 if kept.version[row] != nodes.version[row] or kept.edition[row] != self.edition:
                     self._lose(kept, row, need)
                 which = kept.lists[row] if kept.width == 1 else -1
@@ -183,19 +183,19 @@ cdef class Slots(SlotCounts):
                     cost = self._cheapest(kept, row, NULL)
                 if fullness > 0.0:
                     cost += fullness * (0.5 * kept.left[row])
-                out[i] = 1.0 / (1.0 + (cost if cost > 0.0 else 0.0))
+                value[i] = 1.0 / (1.0 + (cost if cost > 0.0 else 0.0))
 
-    def placed(self, NodeTable nodes, Ask ask, const row_t[::1] rows, const score_t[::1] prices, int priced, int most):
+    def placed(self, NodeTable nodes, Ask ask, c_array.array rows, c_array.array prices, int priced, int most):
         """(masks, costs). masks: uint32, the GPUs that the cheapest placement takes on each of `rows`; 0: positions not
         modelled, or none fit. costs: of each of the first `priced` rows float64: the cost of the slots that this
         placement loses; then of the `most` types that cost most (type, slots lost, their cost), the highest first, then
         in the order of the types."""
-        cdef Py_ssize_t i, n = rows.shape[0]
+        cdef Need need = self._need(nodes, ask, prices)
+        cdef const row_t* row_at = checked_rows(nodes, rows, len(rows))
+        cdef Py_ssize_t i, n = len(rows)
         cdef int way
         cdef double cost
         cdef size_t at
-        cdef Need need = self._need(nodes, ask, prices)
-        check_rows(nodes, rows, n)
         if most < 0:
             raise ValueError("fewer than no types")
         cdef _Kept kept = self._begin(nodes, need, prices)
@@ -203,9 +203,9 @@ cdef class Slots(SlotCounts):
         cdef list costs = []
         for i in range(n):
             way = 0
-            self._lose(kept, rows[i], need)
-            cost = self._cheapest(kept, rows[i], &way)
-            at = <size_t>rows[i] * kept.width + way
+            self._lose(kept, row_at[i], need)
+            cost = self._cheapest(kept, row_at[i], &way)
+            at = <size_t>row_at[i] * kept.width + way
             masks.data.as_uints[i] = kept.gpus[at]
             if i < priced:
                 costs.append(self._priciest(kept.lists[at], cost, most))
@@ -236,7 +236,7 @@ cdef class Slots(SlotCounts):
         c_array.resize(made, 1 + 3 * size)
         return made
 
-    cdef _Kept _begin(self, NodeTable nodes, Need need, const score_t[::1] prices):
+    cdef _Kept _begin(self, NodeTable nodes, Need need, c_array.array prices):
         """A call begins: what is kept of the request, to be brought up to date row by row."""
         self.update(nodes)
         cdef _Kept kept = self._kept(need)
@@ -245,12 +245,13 @@ cdef class Slots(SlotCounts):
         if kept.most_cpu != self.most_cpu or kept.most_gpus != self.most_gpus:
             kept.most_cpu, kept.most_gpus = self.most_cpu, self.most_gpus
             memset(kept.version, 0, kept.rows * sizeof(int64_t))
-        self._pay(prices)
+        self._pay(prices.data.as_doubles)
         return kept
 
-    cdef Need _need(self, NodeTable nodes, Ask ask, const score_t[::1] prices) except *:
+    cdef Need _need(self, NodeTable nodes, Ask ask, c_array.array prices) except *:
         cdef Need made
-        if prices.shape[0] != self.kinds:
+        scores_of(prices)
+        if len(prices) != self.kinds:
             raise ValueError("one price a type")
         check_ask(nodes, ask)
         if ask.share >= 2**31 or ask.amount[CPU] < 0 or ask.amount[MEMORY] < 0:
@@ -293,7 +294,7 @@ cdef class Slots(SlotCounts):
         cdef _Kept kept = self.kept[key]
         return kept.used
 
-    cdef void _pay(self, const score_t[::1] prices) noexcept:
+    cdef void _pay(self, const score_t* prices) noexcept:
         cdef int t
         for t in range(self.kinds):
             self.price[self.column[t]] = prices[t]
