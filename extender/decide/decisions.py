@@ -251,7 +251,7 @@ Asked = TypeVar("Asked", bound="Call")
 Answered = TypeVar("Answered", bound="Answer | BindIntent")
 
 
-class Answer(NamedTuple):
+class Answer(msgspec.Struct, frozen=True, gc=False):
     """What a verb answers."""
 
     body: bytes
@@ -319,33 +319,33 @@ ANY = _marks(lambda reason: True)
 # -- what hears of each call ------------------------------------------------------------------------------------------
 
 
-class FilterCall(NamedTuple):
+class FilterCall(msgspec.Struct, frozen=True, gc=False):
     """A filter call."""
 
     args: Args
     again: bool  # a second look of the same attempt
 
 
-class PrioritizeCall(NamedTuple):
+class PrioritizeCall(msgspec.Struct, frozen=True, gc=False):
     """A prioritize call."""
 
     args: Args
 
 
-class PreemptCall(NamedTuple):
+class PreemptCall(msgspec.Struct, frozen=True, gc=False):
     """A preempt call."""
 
     asked: PreemptionArgs
 
 
-class BindCall(NamedTuple):
+class BindCall(msgspec.Struct, frozen=True, gc=False):
     """A bind call, with the pod that it names."""
 
     binding: Binding
     pod: PodRecord
 
 
-class WrittenCall(NamedTuple):
+class WrittenCall(msgspec.Struct, frozen=True, gc=False):
     """What became of the write that a bind call asked for."""
 
     intent: BindIntent

@@ -17,7 +17,9 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 from itertools import compress
-from typing import Final, NamedTuple
+from typing import Final
+
+import msgspec
 
 from ext_core import fit
 from extender.cluster.cluster import Cluster
@@ -40,7 +42,7 @@ RESERVED: Final = reasons.GPUS_RESERVED.code
 IS_RESERVED: Final = bytes([code == RESERVED for code in range(256)])
 
 
-class HeldBack(NamedTuple):
+class HeldBack(msgspec.Struct, frozen=True, gc=False):
     """Which rows are held back from a pod, and when it is tried again."""
 
     reserved: frozenset[int]  # rows on which the pod fits and that are reserved for pods of lower priorities

@@ -77,7 +77,7 @@ class Filter:
 
     def decide(self, call: decisions.FilterCall, now: float, wall: float, began: float) -> Answer:
         """The answer to a call that is read. `began`: `time.perf_counter` when the body was whole."""
-        args, again = call
+        args, again = call.args, call.again
         cluster, claims, attempts = self._cluster, self._claims, self._history.attempts
         request = claims.request(args.pod, now)
         if not request.gpus:
@@ -457,7 +457,7 @@ class Bind:
 
     def decide(self, call: decisions.BindCall, now: float, wall: float) -> Answer | BindIntent:
         """As `answer`."""
-        binding, pod = call
+        binding, pod = call.binding, call.pod
         cluster, policy = self._cluster, self._policy
         self._claims.bind_is_called()
         cluster.plans_come()
@@ -496,7 +496,7 @@ class Bind:
 
     def accept(self, call: decisions.BindCall, now: float, wall: float) -> BindIntent:
         """As `follow`."""
-        binding, pod = call
+        binding, pod = call.binding, call.pod
         cluster = self._cluster
         request = pod_request.read(pod, cluster)
         decision = Decision("bind", wall, cluster.generation, request)
@@ -518,7 +518,7 @@ class Bind:
 
     def settle(self, call: decisions.WrittenCall, now: float) -> Answer:
         """As `written`."""
-        intent, outcome = call
+        intent, outcome = call.intent, call.outcome
         uid = intent.binding.uid
         if outcome.state == "failed":
             self._claims.assumed.forget(uid)

@@ -350,7 +350,7 @@ def watched(call: Asking) -> Asking:
     if not isinstance(call, PreemptCall):
         return call
     offers = call.asked.offers
-    return call._replace(asked=replace(call.asked, offers=Offers(offers.rows, Seen(offers.victims))))
+    return msgspec.structs.replace(call, asked=replace(call.asked, offers=Offers(offers.rows, Seen(offers.victims))))
 
 
 def kept(call: Call) -> Call:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from array import array
-from typing import NamedTuple
+
+import msgspec
 
 from ext_core import hazard, places, score, slots
 from extender.cluster.tables import Demand, Tables
@@ -206,7 +207,7 @@ FULLNESS = 0.01  # what the whole of the largest node left empty costs: the last
 MOST_SHOWN = 5  # types of a price
 
 
-class Price(NamedTuple):
+class Price(msgspec.Struct, frozen=True, gc=False):
     """What a pod costs on a node, at one moment."""
 
     names: tuple[str, ...]  # of all request types

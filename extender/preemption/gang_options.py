@@ -617,7 +617,7 @@ class Options:
             most = 0 if self._pace.over else field.most[row][c]
             for n in range(1, min(most, STEPS) + 1):
                 request = _times(role.request, n, inquiry.request.priority)
-                preemptor = inquiry.preemptor._replace(request=request, pod=role.pod)
+                preemptor = msgspec.structs.replace(inquiry.preemptor, request=request, pod=role.pod)
                 until = self._pace.until
                 narrowed = msgspec.structs.replace(inquiry, preemptor=preemptor, ends=until, rooms=Rooms(until))
                 problem = VictimProblem(narrowed, array("i", [row]))

@@ -159,7 +159,7 @@ class Preemption:
         asks = self._asks(preemptor, result.best)
         if asks and not own and certificate.violations(self._cluster, result.best.pods):
             # The Eviction API would reject it: kube-scheduler evicts, and asks no pod.
-            never = preemptor._replace(request=replace(request, most_wait=0))
+            never = replace(preemptor, request=replace(request, most_wait=0))
             return self.preempt(never, offers, attempt)
         if standing is not None:
             self._releases.replaced(standing)

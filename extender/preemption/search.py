@@ -57,7 +57,7 @@ NEVER_SHORT = 2**60  # more than any eviction frees
 Floor = Callable[[str], Sequence[str] | None] | None
 
 
-class Preemptor(NamedTuple):
+class Preemptor(msgspec.Struct, frozen=True, gc=False):
     """The pod that victims are sought for, as kube-scheduler sent it, and its request; `now`: seconds on the server's
     monotonic clock; `wall`: seconds since 1970."""
 

@@ -46,7 +46,7 @@ class Journal:
 SILENT: Final = Journal()
 
 
-class AssumedPod(NamedTuple):
+class AssumedPod(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What is assumed of one pod."""
 
     uid: str
@@ -85,7 +85,7 @@ class AssumedPods:
         """The outcome of the Binding is not known: if the pod is bound, the watch shows it soon."""
         pod = self._pods.get(uid)
         if pod is not None:
-            self._pods[uid] = pod._replace(until=min(pod.until, now + self._seconds))
+            self._pods[uid] = msgspec.structs.replace(pod, until=min(pod.until, now + self._seconds))
 
     def forget(self, uid: str) -> None:
         """The pod is seen, or will not come."""

@@ -21,8 +21,9 @@ import time
 import weakref
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from typing import Any, ClassVar, Final, NamedTuple, Protocol, cast
+from typing import Any, ClassVar, Final, Protocol, cast
 
+import msgspec
 import orjson
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
@@ -48,7 +49,7 @@ _REPLY: Final = b"%bx-content-type-options: nosniff\r\ncontent-length: %d\r\ncon
 log = get_log()
 
 
-class VerbReply(NamedTuple):
+class VerbReply(msgspec.Struct, frozen=True, gc=False):
     """What a verb replies over HTTP: JSON."""
 
     status: int
@@ -95,7 +96,7 @@ class _Call:
         self.disconnected = self.response_complete = False
 
 
-class Head(NamedTuple):
+class Head(msgspec.Struct, frozen=True, gc=False):
     """The head of a call."""
 
     path: bytes

@@ -15,6 +15,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, TypeAlias, TypeVar
 
+from msgspec.structs import replace
+
 from extender.ask.shadow import Comparison, Effects, Eviction, Report, compare
 from extender.decide import wire
 from extender.decide.decisions import Answer
@@ -262,4 +264,4 @@ VerbCalls: TypeAlias = Calls | ShadowCalls
 
 def _answered(answer: Answer | None, body: bytes) -> Answer:
     """What was decided, with what is answered."""
-    return Answer(body, NOT_JUDGED) if answer is None else answer._replace(body=body)
+    return Answer(body, NOT_JUDGED) if answer is None else replace(answer, body=body)

@@ -94,7 +94,7 @@ def nearest(case: GangCase, outcome: Outcome) -> dict[str, Any] | None:
     pod = gang.pods[at]
     if gang.domain is not None and gang.domain.required and none.domain is not None and none.domain[0] != NODE:
         pod = msgspec.structs.replace(pod, node_selector=(*pod.node_selector, none.domain))
-    asked = case.asked._replace(pod=pod, request=supposed.claims.alone(pod))
+    asked = msgspec.structs.replace(case.asked, pod=pod, request=supposed.claims.alone(pod))
     supposed.claims.seats.reserve(seats)
     try:
         nodes = judged_nodes.read(supposed.judge, asked)
@@ -239,7 +239,7 @@ def _add_nodes(case: GangCase) -> Way | None:
     """The fewest machines, by halving what is enough: with one more the gang still fits."""
     supposed, gang = case.supposed, case.gang
     largest = max(range(len(gang.pods)), key=lambda at: (case.requests[at].wanted, -at))
-    asked = case.asked._replace(pod=gang.pods[largest], request=case.requests[largest])
+    asked = msgspec.structs.replace(case.asked, pod=gang.pods[largest], request=case.requests[largest])
     on_empty = machines.empty(supposed.judge, asked)
     like = supposed.cluster.nodes.get(on_empty.like)
     if like is None:

@@ -82,7 +82,7 @@ AMOUNT_FIELDS: Final = ("cpu_milli", "memory")
 
 def changed(judge: Judge, asked: Preemptor, pod: PodRecord) -> Preemptor:
     """The question for the pod with another specification."""
-    return asked._replace(pod=pod, request=judge.claims.request(pod, asked.now))
+    return msgspec.structs.replace(asked, pod=pod, request=judge.claims.request(pod, asked.now))
 
 
 def with_gpus(pod: PodRecord, gpus: int) -> PodRecord | None:

@@ -12,6 +12,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+import msgspec
+
 from extender.ask import nodes as judged_nodes
 from extender.ask import place, warn
 from extender.ask.node_reasons import counted_reasons
@@ -113,7 +115,7 @@ def _by_pod(case: GangCase) -> list[JudgedNodes | None]:
         return nodes_by_pod
     for role in roles:
         if role.request.gpus and not supposed.over():
-            asked = case.asked._replace(request=role.request, pod=role.pod)
+            asked = msgspec.structs.replace(case.asked, request=role.request, pod=role.pod)
             nodes = judged_nodes.read(supposed.judge, asked)
             for at in role.at:
                 nodes_by_pod[at] = nodes
