@@ -245,9 +245,12 @@ def named_gpus(indices: Sequence[int]) -> str:
 
 def short(text: str, longest: int = LONGEST) -> str:
     """At most so many characters, the middle left out; what cannot be shown is `?`."""
-    shown = "".join(letter if letter.isprintable() else "?" for letter in text[: longest + 1])
     if len(text) <= longest:
-        return shown
+        return printable(text)
     half = (longest - 1) // 2
-    tail = "".join(letter if letter.isprintable() else "?" for letter in text[-half:])
-    return f"{shown[: longest - 1 - half]}…{tail}"
+    return f"{printable(text[: longest - 1 - half])}…{printable(text[-half:])}"
+
+
+def printable(text: str) -> str:
+    """With `?` for what cannot be shown: no text of a tenant moves the cursor of a terminal, or begins a line."""
+    return text if text.isprintable() else "".join(letter if letter.isprintable() else "?" for letter in text)

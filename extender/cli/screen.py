@@ -67,17 +67,39 @@ def terminal_width() -> int | None:
 def show(lines: Iterable[Line]) -> None:
     """Prints them."""
     if not sys.stdout.isatty():
-        for line in lines:
+        for line in map(_shown, lines):
             print(line if isinstance(line, str) else line.plain)
         return
     screen = console()
-    for line in lines:
+    for line in map(_shown, lines):
         for row in wrapped(line, screen):
             screen.print(row, soft_wrap=True)
 
 
+def _shown(line: Line) -> Line:
+    """The line, with `?` for what a terminal would obey."""
+    plain = line if isinstance(line, str) else line.plain
+    if plain.isprintable():
+        return line
+    shown = _printable(plain, HELD)
+    if isinstance(line, str):
+        return type(line)(shown)
+    line.plain = shown
+    return line
+
+
+def _printable(text: str, kept: str) -> str:
+    """As `printable`, but for the character `kept`."""
+    if text.isprintable():
+        return text
+    from extender.ask.text import printable  # here: an error or a help text need not load it
+
+    return kept.join(map(printable, text.split(kept)))
+
+
 def tell(text: str) -> None:
     """A sentence to standard error, as wide as the terminal."""
+    text = _printable(text, "\n")
     if sys.stderr.isatty():
         width = os.get_terminal_size(sys.stderr.fileno()).columns
         text = textwrap.fill(

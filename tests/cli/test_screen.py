@@ -99,6 +99,35 @@ def test_piped_lines_are_not_wrapped(file: str, cli: Cli) -> None:
     assert "\x1b" not in shown
 
 
+HOSTILE = "\x1b]0;title\x07\x9b2J\r\nforged: line\u202e"
+"""An annotation may have any characters: these set the title of a terminal, clear it, and begin another line."""
+
+
+@pytest.fixture
+def hostile(tmp_path: Path) -> str:
+    """A cluster with a gang of this name."""
+    gate = {"schedulingGates": [{"name": "gpu-extender.io/queue"}]}
+    gang = {"gpu-extender.io/gang": HOSTILE, "gpu-extender.io/gang-size": "2"}
+    items = [{"kind": "Node"} | machine("n", 8)]
+    items += [{"kind": "Pod"} | workload(name, 8, spec=gate, annotations=gang) for name in ("a", "b")]
+    path = tmp_path / "hostile.json"
+    path.write_text(
+        json.dumps({"apiVersion": "v1", "kind": "List", "items": [{"apiVersion": "v1"} | i for i in items]})
+    )
+    return str(path)
+
+
+def test_no_text_of_a_tenant_moves_the_cursor_of_a_terminal(hostile: str, cli: Cli) -> None:
+    commands = [["queue"], ["capacity"], ["top"], ["check"], ["explain", "default/a"], ["whatif", "--pod", "default/a"]]
+    commands = [[*words, "--cluster", hostile] for words in commands]
+    piped = [cli.run(words)[1].split("\n") for words in commands]
+    assert "forged: line" in str(piped[0])
+    on_terminal = [[ESCAPE.sub("", row) for row in rows] for rows in on_a_terminal(commands, 100)]
+    for row in [row for rows in (*piped, *on_terminal) for row in rows]:
+        assert row.isprintable()
+        assert not row.startswith("forged")
+
+
 @given(st.lists(st.text("ab cd.:=12", max_size=30), min_size=1, max_size=20).map(" ".join), st.integers(20, 60))
 def test_no_word_is_lost_and_no_row_too_wide(line: str, columns: int) -> None:
     rows = [row.plain for row in wrapped(line, Console(width=columns))]
