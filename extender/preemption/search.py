@@ -364,12 +364,18 @@ def _fits_soon(cluster: Cluster, preemptor: Preemptor, row: int) -> bool:
     all within a minute. Links are judged then: nothing is evicted for them while GPUs come free anyway."""
     name = cluster.names[row]
     ending = [pod for pod in cluster.pods_on(name) if pod.terminating]
-    earliest, latest = preemptor.wall - OVERDUE_SECONDS, preemptor.wall + RELEASE_SECONDS
-    soon = all(pod.deletion_at is not None and earliest <= pod.deletion_at <= latest for pod in ending)
-    if not ending or not soon:
+    if not ending or not all(_ends_soon(pod, preemptor.wall) for pod in ending):
         return False
     with cluster.without({pod.uid for pod in ending}, name):
         return not amounts_short(cluster, preemptor.request, row)
+
+
+def _ends_soon(pod: PodRecord, wall: float) -> bool:
+    """Whether a terminating pod ends within RELEASE_SECONDS, and is not overdue. It has its grace period at most, also
+    where our clock is behind that of the API server, which writes when it ends."""
+    if pod.deletion_at is None or not ends(pod, wall):
+        return False
+    return min(pod.deletion_at - wall, pod.grace_seconds) <= RELEASE_SECONDS
 
 
 # -- a table for each set of GPUs ------------------------------------------------------------------------------------

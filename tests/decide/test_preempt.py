@@ -829,13 +829,14 @@ def test_without_the_term_the_name_decides() -> None:
 
 @pytest.mark.parametrize("memory", [False, True])
 def test_no_pod_is_evicted_for_cpu_or_memory_that_a_terminating_pod_leaves(memory: bool) -> None:
-    """The pod that is terminating is of equal priority: it cannot be a victim, and leaves what the pod lacks in 5 s."""
-    for seconds, left, evicts in ((5, 4, False), (600, 4, True), (5, 1, True)):
+    """The pod that is terminating is of equal priority: it cannot be a victim, and leaves what the pod lacks in 5 s. Of
+    one with a grace of 30 s that is so also where our clock is 120 s behind that of the API server."""
+    for seconds, grace, left, evicts in ((5, 30, 4, False), (600, 600, 4, True), (150, 30, 4, False), (5, 30, 1, True)):
         world = World()
         world.node("n", 8, cpu="10", memory="10Gi")
         size = {"memory": f"{left}Gi"} if memory else {"cpu": str(left)}
         four = {"memory": "4Gi"} if memory else {"cpu": "4"}
-        world.pod("ending", 1, "n", priority=10, terminating=WALL + seconds, start=WALL - 600, **size)
+        world.pod("ending", 1, "n", priority=10, terminating=WALL + seconds, grace=grace, start=WALL - 600, **size)
         world.pod("victim", 1, "n", start=WALL - 3600, **four)
         world.pod("other", 1, "n", priority=10, start=WALL - 3600, **({"memory": "2Gi"} if memory else {"cpu": "2"}))
         if left == 1:

@@ -17,7 +17,7 @@ def items(ending: int, left: float, *, beside: bool) -> list[JSON]:
     n1: a running pod of priority 1."""
     pods = [
         workload("ending", 4 if beside else 8, node="n0", phase="Running", start=WALL - 100, priority=ending,
-                 terminating=WALL + left),
+                 terminating=WALL + left, grace=max(30, int(left))),
         workload("low", 8, node="n1", phase="Running", start=WALL - 100, priority=1),
     ]  # fmt: skip
     if beside:
