@@ -52,6 +52,7 @@ from extender.log import get_log
 from extender.metrics import Metrics
 from extender.objects.nodes import DRAIN
 from extender.objects.records import PodRecord
+from extender.policy.roles import takes
 from extender.preemption.certificate import how_many
 from extender.preemption.draining import Drain, drain_of
 from extender.preemption.search import ends
@@ -134,6 +135,7 @@ class OwnEvictions(Controller):
         self._allowed = set[str]()  # ids of plans whose evictions were allowed in a dry run
         self._fits: dict[str, float] = {}  # by plan id: since when its pod fits without an eviction
         self._torn: dict[str, float] = {}  # by plan id: since when its evictions would not make the pod fit
+        self._closed: dict[str, float] = {}  # by plan id: since when its node does not take its pod
         self._planned: Set[str] = set()  # uids of the preemptors for which we evict, as of the turn before
         self._freed: Set[str] = set()  # ids of the plans whose victims are gone, and whose preemptors were woken
         self._paused = Backoffs(ROUND)  # by plan id: between two rounds of its evictions
@@ -411,6 +413,16 @@ class OwnEvictions(Controller):
             self._verbs.releases.end(plan, "outbid")
         return possible
 
+    def _is_closed(self, plan: Reservation) -> bool:
+        """Whether its node does not take the pod any more, by a cordon, a taint or its labels: no further victim is
+        evicted. A plan of which that is so for BACKOFF_SECONDS ends: its victims save no work in vain."""
+        cluster = self._verbs.cluster
+        node, pod = cluster.nodes.get(plan.node), cluster.pods[plan.uid]
+        closed = node is not None and not takes(node, pod) and bool(self._remaining(plan))
+        if (closed or plan.id in self._closed) and self._lasts(self._closed, plan, so=closed):
+            self._verbs.releases.end(plan, "node-lost")
+        return closed
+
     def _lasts(self, since: dict[str, float], plan: Reservation, *, so: bool) -> bool:
         """Whether something has been so of the plan for BACKOFF_SECONDS. `since`: by plan id, since when."""
         for plan_id in since.keys() - {other.id for other in self._verbs.reservations.all()}:
@@ -463,14 +475,16 @@ class OwnEvictions(Controller):
         as soon as they may."""
         may_evict = self._may_evict(evictor)
         begun = not self._verbs.releases.untouched(plan)
-        if not self._stands(plan):  # other plans of this turn may have waited long for the API server
+        if not self._stands(plan) or self._is_closed(plan):  # others may have waited long for the API server
             return
         if plan.wait and not await self._may_go(evictor, plan, begun=begun):
             return
         if not self._makes_room(evictor, plan):
             return
         for pod in self._needed(plan):
-            if not self._stands(plan) or not may_evict():  # the requests before may have waited long
+            if (
+                not self._stands(plan) or self._is_closed(plan) or not may_evict()
+            ):  # the requests before may have waited long
                 return
             answer = await evictor.pods.evict(pod)
             if answer.outcome in ("evicted", "gone"):

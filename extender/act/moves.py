@@ -44,6 +44,7 @@ from extender.objects.queueing import opened
 from extender.objects.records import PodRecord
 from extender.policy.contracts import PodRequest
 from extender.policy.pod_request import owner_key
+from extender.policy.roles import takes
 from extender.preemption.certificate import how_many
 from extender.preemption.search import Preemptor
 from extender.reservations import advance
@@ -367,7 +368,7 @@ class Moves:
     def _node_for(self, pod: PodRecord) -> str:
         """The node with the fewest free GPUs on which the pod fits beside all that is held; "": it fits on none."""
         cluster, asked = self._cluster, self._asked(pod)
-        rows = self.judge.rows(cluster.gpus.schedulable)
+        rows = self.judge.rows(name for name in cluster.gpus.schedulable if takes(cluster.nodes[name], pod))
         with self._counted(asked.request, advance.ANY_POD):
             codes, _ = self.judge.codes(asked, rows)
             free = cluster.tables.nodes.free_of
@@ -470,6 +471,8 @@ class Moves:
         to = {pod.uid: pod.to for pod in step.move.pods}
         for pod in step.pods:
             asked = self._asked(pod)
+            if not takes(cluster.nodes[to[pod.uid]], pod):
+                return False
             with self._counted(asked.request, Eligibility(usable=names, beside=beside)):
                 codes, _ = self.judge.codes(asked, array("i", [rows[to[pod.uid]]]))
                 if codes[0] or self.judge.short(asked, rows[to[pod.uid]]):

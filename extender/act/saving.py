@@ -169,7 +169,8 @@ class SaveRequests:
         return pod.uid in self._read() or requested(pod) is not None
 
     def forget(self) -> None:
-        """This instance does not hold the Lease: another one may ask and withdraw."""
+        """This instance does not hold the Lease: another one may ask and withdraw, or none does."""
+        self._left = bool(self._standing or self._unsure) or self._left
         self._standing = None
         self._refused.clear()
         self._unsure.clear()

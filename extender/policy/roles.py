@@ -16,7 +16,7 @@ from extender.cluster.cluster import ClusterView
 from extender.cluster.eligibility import MOST_PARTS, TooLong
 from extender.cluster.slices import Sliced, finish, pauses
 from extender.cluster.tables import MOST_OTHERS, by_name, named
-from extender.objects.records import PodRecord
+from extender.objects.records import NodeRecord, PodRecord
 from extender.objects.selectors import PodTerm, Taint, untolerated
 from extender.policy.contracts import PodRequest
 from extender.policy.policy import Policy
@@ -173,6 +173,14 @@ def admitted(cluster: ClusterView, pod: PodRecord, rows: array[int]) -> array[in
     if untolerated((CORDON,), pod.tolerations) is not None:
         apart.update(cluster.row(name) for name in cluster.restricted if cluster.nodes[name].unschedulable)
     return array("i", [row for row in passing if row not in apart]) if apart else passing
+
+
+def takes(node: NodeRecord, pod: PodRecord) -> bool:
+    """Whether the node is not closed to the pod by a cordon or a taint, and the pod's node selector and required node
+    affinity let it onto the node."""
+    if node.unschedulable and untolerated((CORDON,), pod.tolerations) is not None:
+        return False
+    return pod.accepts(node) and untolerated(node.taints, pod.tolerations) is None
 
 
 def _admits(cluster: ClusterView, pod: PodRecord) -> array[int]:

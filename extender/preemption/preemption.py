@@ -21,11 +21,11 @@ from ext_core import gather
 from extender.cluster.cluster import Cluster
 from extender.objects.pods import MOVING_TEXT
 from extender.objects.records import PodRecord
-from extender.objects.selectors import untolerated
 from extender.policy import pod_request
 from extender.policy.contracts import CostTerm
 from extender.policy.costs import grace_seconds, highest_victim_priority
 from extender.policy.policy import Policy
+from extender.policy.roles import takes
 from extender.preemption import certificate
 from extender.preemption.cost_inputs import to_ask
 from extender.preemption.search import (
@@ -302,7 +302,7 @@ class Preemption:
         lower = all(
             pod.priority < request.priority for pod in remaining
         )  # a caller may state another priority than before
-        usable = row >= 0 and not cluster.nodes[standing.node].unschedulable
+        usable = row >= 0 and takes(cluster.nodes[standing.node], preemptor.pod)
         if remaining and lower and usable and self._fits_after(preemptor, standing, row):
             return PreemptionOutcome("standing", node=standing.node, victims=tuple(remaining), violations=violations)
         if not remaining:
@@ -544,10 +544,5 @@ class Leave:
         known = set(named)
         names = [name for row in few if row not in known and (name := cluster.names[row])]
         repelled = cluster.placements.repelling.nodes(pod, names)
-        rows = [
-            cluster.row(name)
-            for name in names
-            if name not in repelled and not cluster.nodes[name].unschedulable
-            if pod.accepts(cluster.nodes[name]) and untolerated(cluster.nodes[name].taints, pod.tolerations) is None
-        ]
+        rows = [cluster.row(name) for name in names if name not in repelled and takes(cluster.nodes[name], pod)]
         return gather.by_name(cluster.tables.nodes, array("i"), array("i", rows))

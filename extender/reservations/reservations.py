@@ -114,7 +114,7 @@ CAUSES = {
     "not-used": "the last victim has been gone for a minute",
     "not-carried-out": "kube-scheduler threw the answer away: no pod was evicted",
     "victims-stay": "victims are there long after their grace period has ended",
-    "node-lost": "the node is deleted",
+    "node-lost": "the node is deleted, or does not take the preemptor any more",
 }
 """Why a reservation ends: metric label and sentence."""
 

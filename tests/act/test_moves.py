@@ -12,6 +12,7 @@ from extender.act.saving import ASKING_SECONDS
 from extender.kube.pod_writes import Evicted
 from extender.objects.records import PodRecord
 from tests.act.moved import NAME, SPREAD, TICK, Owner, Scene, carried_out, drawn, gpus_of, places_of
+from tests.world import machine
 
 CASES = 40
 
@@ -251,6 +252,26 @@ def test_a_clock_that_steps_back_lets_no_pod_save_for_longer() -> None:
     asyncio.run(scene.turn())
     (need,) = scene.acts()._needs.values()
     assert 0 < need.until - scene.world.wall <= 600 + ASKING_SECONDS
+
+
+def test_no_pod_moves_to_a_node_that_is_tainted_while_it_saves() -> None:
+    """Its new pod would not start there. One that has left gets no such node as its other place either."""
+    scene = scene_of(web(2, 2, saves=600))
+    booked(scene)
+    while not scene.asked:
+        asyncio.run(scene.turn())
+        scene.tick()
+    scene.nodes["n9"] = 2
+    scene.world.node("n9", 2)
+    (left,) = [pod for pod in scene.world.cluster.pods.values() if pod.uid in scene.asked]
+    assert scene.acts()._node_for(left)
+    for name, gpus in scene.nodes.items():
+        node = machine(name, gpus)
+        node["spec"]["taints"] = [{"key": "x", "effect": "NoSchedule"}]
+        scene.world.set("Node", node)
+    assert not scene.acts()._node_for(left)
+    asyncio.run(until(scene, "lost"))
+    assert not scene.evicted
 
 
 def test_places_of_moves_that_are_not_planned_any_more_are_given_up(scene: Scene) -> None:

@@ -574,6 +574,21 @@ async def test_without_the_lease_no_pod_is_asked_or_evicted(case: Case) -> None:
         assert case.evicted() == ["train"]
 
 
+async def test_what_was_asked_before_the_lease_was_lost_is_withdrawn_once_it_is_back(
+    case: Case, server: Server
+) -> None:
+    """No other instance has had it, and kube-scheduler has nothing to ask."""
+    await asked(server)
+    case.objects.fail = lambda request: 503
+    await turns(server, 20.0, 20.0, 20.0, 20.0)
+    del case.objects.stored[PODS + "urgent"]
+    server.world.gone("urgent")
+    await server.turn(20.0)
+    case.objects.fail = lambda request: 0
+    await turns(server, 3.0, 3.0, WITHDRAW_SECONDS, WITHDRAW_SECONDS)
+    assert (case.asked(), server.lease.held) == (None, False)
+
+
 async def test_a_clock_that_steps_back_delays_no_withdrawal(case: Case, server: Server) -> None:
     await asked(server)
     del case.objects.stored[PODS + "urgent"]
@@ -757,6 +772,38 @@ async def test_a_victim_that_ends_after_the_clock_stepped_is_counted(case: Case,
     server.skew = step
     await server.turn()
     assert server.work()["lost", "none", "default"] >= 0
+
+
+def changed_node(how: str) -> JSON:
+    """n0, as an operator has changed it."""
+    node = machine("n0", 4, labels={} if how == "labels" else {"zone": "a"}, unschedulable=how == "cordon")
+    if how in ("NoSchedule", "NoExecute"):
+        node["spec"]["taints"] = [{"key": "x", "effect": how}]
+    return node
+
+
+@pytest.mark.parametrize("how", ["cordon", "NoSchedule", "NoExecute", "labels"])
+@pytest.mark.parametrize("again", [True, False])
+async def test_no_victim_is_evicted_on_a_node_that_does_not_take_the_preemptor_any_more(how: str, again: bool) -> None:
+    """`again`: it does after some seconds."""
+    case = Case()
+    case.nodes[0] = changed_node("")
+    spec = {"priorityClassName": "prod", "nodeSelector": {"zone": "a"}}
+    case.urgent = case.store("urgent", 4, priority=9, spec=spec)
+    async with case.server() as server:
+        await asked(server)
+        server.world.set("Node", changed_node(how))
+        await turns(server, 1.0, 1.0)
+        case.answer()
+        await turns(server, 3.0, 3.0)
+        assert (case.evicted(), len(server.world.verbs.reservations.all())) == ([], 1)
+        if again:
+            server.world.set("Node", changed_node(""))
+        await turns(server, BACKOFF_SECONDS, 0.2)
+        plans = [plan.id for plan in server.world.verbs.reservations.all()]
+        assert (case.evicted(), len(plans), server.woken) == ((["train"], 1, []) if again else ([], 0, ["urgent"]))
+        await turns(server, WITHDRAW_SECONDS, WITHDRAW_SECONDS)
+        assert (case.asked() is None) == (not again)
 
 
 async def test_while_no_eviction_is_answered_the_plan_stands(case: Case) -> None:
