@@ -23,7 +23,7 @@ have ended waits for them too.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Generator, Hashable, Sequence
+from collections.abc import Callable, Generator, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 from operator import attrgetter
@@ -98,7 +98,7 @@ class HeadReservation:
 class QueueSituation:
     """What is decided about. What is planned for the gangs is not certain before it is observed."""
 
-    gangs: Sequence[WaitingGang]  # in order
+    gangs: Iterable[WaitingGang]  # in order, which what has started may change
     endings: Sequence[Ending]  # of running pods, as `endings` orders them
     now: float  # seconds since the epoch
     strict: bool = False  # no gang starts before the head

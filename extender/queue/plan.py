@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Generator, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby, islice, repeat
@@ -53,6 +53,7 @@ from extender.queue.usage import (
     OverQuota,
     QueueHoldings,
     fair_shares,
+    in_turn,
     least,
     order,
     would_hold,
@@ -212,7 +213,7 @@ class Planner:
                 map(self._claims.alone, gang.pods), self._clock()
             ),
         )
-        decision = yield from self._schedule(situation, running, look)
+        decision = yield from self._schedule(situation, running, look, lambda queue: self._share(queue, use, queues))
         yield from self._hopeless(decision, to_place, running, look)
         if decision.head is not None:
             decision.head = yield from self._delayed(decision.head, decision.waits, to_place, look)
@@ -220,6 +221,9 @@ class Planner:
         self.head = None if decision.head is None else QueueHead(decision.head.gang, queues)
         del running, situation, look  # what is large is freed a part at a time
         yield None
+        if self.order is not to_place:
+            turns, placed = iter(self.order), {gang.ref for gang in to_place}
+            sorted_gangs = [next(turns) if gang.ref in placed else gang for gang in sorted_gangs]
         listed = yield from self._listed(sorted_gangs, decision, pause_of)
         waiting = Counter(entry.gang.queue for entry in listed)
         shares = fair_shares(use, queues.models.capacity, self._cluster.settings.queue.queues)  # with what has started
@@ -403,11 +407,24 @@ class Planner:
         """Whether its pods join an in-tree group that was released: they hold it back, so they do not wait for it."""
         return gang.whole and not any(self._claims.seats.of(pod.uid) for pod in gang.pods)
 
+    def _share(self, queue: str, use: Mapping[str, Mapping[str, float]], queues: QueueHoldings) -> float:
+        """The share of a queue, with what has started in this look."""
+        held = use.get(queue)
+        return fair_shares({queue: held}, queues.models.capacity, queues.rules)[queue] if held else 0.0
+
     def _schedule(
-        self, situation: QueueSituation, ends: list[Ending], look: _Look
+        self, situation: QueueSituation, ends: list[Ending], look: _Look, share: Callable[[str], float]
     ) -> Generator[GangStart | None, None, StartDecision]:
-        """The starts of `looks`. `ends`: those of the situation, to which the pods that start are added."""
-        situation = replace(situation, gangs=(yield from self._at_their_dates(situation, ends, look)))
+        """The starts of `looks`. `ends`: those of the situation, to which the pods that start are added; `share`: of a
+        queue, as `in_turn` asks for it."""
+        gangs = yield from self._at_their_dates(situation, ends, look)
+        if len({gang.queue for gang in gangs}) > 1:
+            left, patience = {gang.ref for gang in gangs}, self._cluster.settings.queue.patience_seconds
+            turns = yield from in_turn(gangs, share, now=situation.now, patience=patience)
+            self.order = tried = [gang for gang in self.order if gang.ref not in left]
+            situation = replace(situation, gangs=_noted(turns, tried))
+        else:
+            situation = replace(situation, gangs=gangs)
         steps = schedule(situation, lambda gang, trial: self._place(gang, trial, look))
         started: bool | None = None
         while True:
@@ -443,7 +460,7 @@ class Planner:
     ) -> Generator[GangStart | None, None, Sequence[WaitingGang]]:
         """Start the gangs that fit on GPUs that are held for them since a date, whatever the order. The other ones."""
         if not self._claims.advance:
-            return situation.gangs
+            return list(situation.gangs)
         others: list[WaitingGang] = []
         full: set[Hashable] = set()  # kinds of gangs that do not fit
         for gang, pause in pauses(situation.gangs):
@@ -692,6 +709,13 @@ class Planner:
             "used_gpus": dict(queues.held.get(name, {})),
             "waiting": waiting,
         }
+
+
+def _noted(gangs: Iterable[WaitingGang], tried: list[WaitingGang]) -> Iterator[WaitingGang]:
+    """The gangs, each of which is added to `tried` once it is asked for."""
+    for gang in gangs:
+        tried.append(gang)
+        yield gang
 
 
 def _of_the_first(gang: WaitingGang, requests: Sequence[PodRequest], placed: Placed) -> FoundPlace:

@@ -39,7 +39,7 @@ from extender.queue.gang import WaitingGang
 from extender.queue.gang_runs import OVERRUN_SECONDS, Ending, GangRun, GangRuns, gpus_of
 from extender.queue.placement import Placed
 from extender.queue.runtimes import RunClass, RunTime, RunTimes, class_of
-from extender.queue.usage import FoundPlace, Models, fair_shares, order
+from extender.queue.usage import FoundPlace, Models, fair_shares, in_turn, order
 from extender.reservations.advance import CLOCK_SECONDS, SEAT_SECONDS, Held, limits
 from extender.reservations.claims import Claims
 from extender.settings import QueueLimits
@@ -567,7 +567,7 @@ class _Future:
                 self._first(), fair_shares(self._held, self._capacity, scene.rules), now=at, patience=scene.patience
             )
             situation = QueueSituation(
-                gangs,
+                (yield from in_turn(gangs, self._share, now=at, patience=scene.patience)),
                 self._declared.endings(at, [held.until for held in self._dates.held if held.until > at]),
                 at,
                 scene.strict,
@@ -578,6 +578,10 @@ class _Future:
             self._before, some = yield from start_all(situation, partial(self._place, at), partial(self._start, at))
             if not some:
                 return
+
+    def _share(self, queue: str) -> float:
+        """The share of a queue by what it holds at the moment."""
+        return fair_shares({queue: self._held.get(queue, {})}, self._capacity, self._scene.rules)[queue]
 
     def _kind(self, gang: WaitingGang) -> Hashable:
         assert isinstance(gang, SizedGang)

@@ -4,9 +4,10 @@ queue allows, and in which order gangs are considered."""
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
 from itertools import starmap
 from typing import Any, Final, Literal
 
@@ -509,6 +510,41 @@ def order(
         return -gang.priority, not _begun(gang), not waited, share, gang.created, gang.ref, number, gang
 
     return (yield from _by(key, gangs, RUN))
+
+
+def in_turn(
+    in_order: Sequence[WaitingGang], share: Callable[[str], float], *, now: float, patience: float
+) -> Sliced[Iterator[WaitingGang]]:
+    """The gangs as `order` has them, by the shares at the moment at which each is asked for: after a start those of
+    other queues may come before the next one of its queue. `share`: of a queue by then; it never falls."""
+    alike: list[tuple[bool, dict[str, deque[WaitingGang]]]] = []  # (whether they have waited long, by queue)
+    last: object = None
+    for gang, pause in pauses(in_order, RUN):
+        if pause:
+            yield
+        waited = now - gang.created >= patience
+        if last != (last := (gang.priority, _begun(gang), waited)):
+            alike.append((waited, {}))
+        alike[-1][1].setdefault("" if waited else gang.queue, deque()).append(gang)
+
+    def turns() -> Iterator[WaitingGang]:
+        for waited, by_queue in alike:
+            if waited:
+                yield from by_queue[""]
+                continue
+            first = [(share(queue), of[0].created, of[0].ref, queue) for queue, of in by_queue.items()]
+            heapify(first)
+            while first:
+                known, created, ref, queue = heappop(first)
+                if (risen := share(queue)) > known:
+                    heappush(first, (risen, created, ref, queue))
+                    continue
+                gangs_of = by_queue[queue]
+                yield gangs_of.popleft()
+                if gangs_of:
+                    heappush(first, (share(queue), gangs_of[0].created, gangs_of[0].ref, queue))
+
+    return turns()
 
 
 def behind(gangs: Iterable[WaitingGang], now: float) -> Sliced[list[WaitingGang]]:

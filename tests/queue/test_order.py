@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import random
 from itertools import permutations
 
 import pytest
 
 from extender.cluster.slices import finish
 from extender.queue.gang import WaitingGang
-from extender.queue.usage import behind, dominant_share, fair_shares, order, response
+from extender.queue.usage import behind, dominant_share, fair_shares, in_turn, order, response
 from extender.settings import QueueLimits
 from tests.queue.gangs import gang
 from tests.world import WALL
@@ -77,3 +78,24 @@ def test_the_response_of_gangs_behind_the_head() -> None:
     assert found == {"four": 4.0, "one": 10.0, "plain": 0.0, "young": 0.0, "urgent": 0.0}
     in_turn = finish(behind(gangs.values(), WALL))
     assert [one.ref.name for one in in_turn] == ["urgent", "one", "four", "plain", "young"]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_gangs_are_asked_for_as_if_the_order_were_made_anew_after_each_start(seed: int) -> None:
+    rng = random.Random(seed)
+    held = {queue: {"m": rng.randrange(4)} for queue in "abc"}
+    waiting = [
+        gang(f"{n:02}", queue=rng.choice("abc"), priority=rng.randrange(2), created=WALL - rng.randrange(120))
+        for n in range(40)
+    ]
+
+    def shares() -> dict[str, float]:
+        return fair_shares(held, {"m": 64}, {})
+
+    static = finish(order(waiting, shares(), now=WALL, patience=100.0))
+    for asked in finish(in_turn(static, lambda queue: shares()[queue], now=WALL, patience=100.0)):
+        assert asked == finish(order(waiting, shares(), now=WALL, patience=100.0))[0]
+        waiting.remove(asked)
+        if rng.random() < 0.7:
+            held[asked.queue]["m"] += rng.randrange(1, 5)
+    assert not waiting

@@ -337,3 +337,14 @@ def test_a_gang_behind_the_head_that_can_never_start_is_reported_so(world: World
         [],
         {"head": "head", "never": "never", "later": "place"},
     )
+
+
+def test_the_share_counts_also_within_a_look(world: World) -> None:
+    """16 GPUs are free. The older gangs of one queue would take all of them in one look."""
+    for i in range(20):
+        wait(world, f"burst{i:02}", 1, 1, 200 - i, labels={"gpu-extender.io/queue": "burst"})
+        wait(world, f"other{i:02}", 1, 1, 100 - i, labels={"gpu-extender.io/queue": "other"})
+    started, waits = look(world)
+    assert started == [name for i in range(8) for name in (f"burst{i:02}", f"other{i:02}")]
+    assert next(iter(waits)) == "burst08"
+    assert waits["burst08"][0] == "head"
