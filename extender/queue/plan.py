@@ -222,8 +222,7 @@ class Planner:
         del running, situation, look  # what is large is freed a part at a time
         yield None
         if self.order is not to_place:
-            turns, placed = iter(self.order), {gang.ref for gang in to_place}
-            sorted_gangs = [next(turns) if gang.ref in placed else gang for gang in sorted_gangs]
+            sorted_gangs = _as_tried(sorted_gangs, self.order)
         listed = yield from self._listed(sorted_gangs, decision, pause_of)
         waiting = Counter(entry.gang.queue for entry in listed)
         shares = fair_shares(use, queues.models.capacity, self._cluster.settings.queue.queues)  # with what has started
@@ -709,6 +708,12 @@ class Planner:
             "used_gpus": dict(queues.held.get(name, {})),
             "waiting": waiting,
         }
+
+
+def _as_tried(gangs: Sequence[WaitingGang], tried: Sequence[WaitingGang]) -> list[WaitingGang]:
+    """The gangs, with those of `tried` in this order in their places."""
+    turns, places = iter(tried), {gang.ref for gang in tried}
+    return [next(turns) if gang.ref in places else gang for gang in gangs]
 
 
 def _noted(gangs: Iterable[WaitingGang], tried: list[WaitingGang]) -> Iterator[WaitingGang]:
