@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 
@@ -42,8 +44,10 @@ def made(site: Site, path: str, query: Mapping[str, str]) -> bytes:
     return site.rendered(path, query, False, shared)
 
 
-def test_every_view_is_here() -> None:
-    assert [view.path for view in SERVED] == list(VIEWS)
+def test_every_view_is_here_and_in_the_document() -> None:
+    document = (Path(__file__).parents[3] / "docs" / "page.md").read_text()
+    addresses = re.findall(r"^\| [a-z ]+ \| `(/[a-z]*)", document, re.MULTILINE)
+    assert [view.path for view in SERVED] == list(VIEWS) == addresses
 
 
 @pytest.mark.parametrize("path", VIEWS)
