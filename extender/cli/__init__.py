@@ -1,7 +1,8 @@
 """The command line: one file a command.
 
-What belongs here: reading arguments, printing answers, exit codes. A command's module has `EXAMPLES`, `arguments(parser)`
-and `run(options) -> exit code`, and is imported only when its command is called: `version` need not load a web server.
+What belongs here: reading arguments, printing answers, exit codes. A command's module has `EXAMPLES`,
+`arguments(parser)` and `run(options) -> exit code`, and is imported only when its command is called: `version` need not
+load a web server.
 
 Exit codes: 0 done, 1 error, 2 wrong usage, 130 interrupted; `whatif`, `replay` and `check` have more. Errors go to
 standard error; with `-o json` or `-o yaml` in that form.
