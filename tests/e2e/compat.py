@@ -117,7 +117,7 @@ def result(release: str, scenario: str) -> Path:
 
 def environment(release: str) -> dict[str, str]:
     """Of a run and of a build. CI: what cannot be built is an error."""
-    return {**os.environ, "GPU_EXTENDER_KUBERNETES": release, "GPU_EXTENDER_COMPAT": "1", "CI": "true"}
+    return {**os.environ, "GPU_EXTENDER_KUBERNETES": release, "CI": "true"}
 
 
 def build(release: str) -> None:

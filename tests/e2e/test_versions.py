@@ -2,14 +2,13 @@
 
 Each change comes while a preemptor waits for its victims to end and a gang has seats that no pod is bound to: one
 version after the other, and as in a rolling update both side by side, with the same Leases and ConfigMaps. The GPUs of
-the nodes are handed out by plan, so a GPU that is promised twice fails its pod. It builds 0.2.0 from its commit, and so
-it runs only where GPU_EXTENDER_COMPAT is set (`make compat`).
+the nodes are handed out by plan, so a GPU that is promised twice fails its pod. 0.2.0 is built from its commit, which
+a clone without history does not have.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,9 +24,6 @@ from tests.e2e.kubelet import RUN_SECONDS
 from tests.e2e.promises import PLAN, Load, Promises, kept, reservations, seats, standing, stated
 from tests.e2e.scene import Scene, SceneFactory, scheduler_config
 from tests.waiting import wait_for
-
-if not os.environ.get("GPU_EXTENDER_COMPAT"):
-    pytest.skip("it builds another version: `make compat` runs it", allow_module_level=True)
 
 GATE = "gpu-extender.io/queue"
 SETTINGS: dict[str, Any] = {
