@@ -84,6 +84,9 @@ def monotone(table: bytes) -> bool:
 def uniform(shapes: LinkShapes, shape: int, healthy: int, wanted: int) -> bool:
     """Whether there are `wanted` healthy GPUs and any of them are linked, so that counting them is enough."""
 
+def withhold(rows: array[int], out: array[int] | bytearray, code: int, but: int = -1) -> int:
+    """Write `code` for the rows that no rule rejected, except for the row `but`; gives their number."""
+
 def passed(rows: array[int], codes: array[int] | bytearray) -> array[int]:
     """The rows (int32) that no rule rejected, in their order."""
 

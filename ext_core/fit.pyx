@@ -10,7 +10,7 @@ from cpython cimport array as c_array
 from libc.string cimport memcpy
 
 from ext_core.ask cimport LINKS_REQUIRED, Ask
-from ext_core.checks cimport check_ask, check_rows, checked_rows
+from ext_core.checks cimport check_ask, check_rows, checked_rows, rows_of
 from ext_core.ints cimport amount_t, as_count, code_t, mask_t, row_t, int32_t, uint8_t, uint64_t
 from ext_core.links cimport LinkShapes
 from ext_core.masks cimport popcount
@@ -393,6 +393,20 @@ def monotone(const uint8_t[::1] table):
 def uniform(LinkShapes shapes, int shape, unsigned int healthy, int wanted):
     """Whether any `wanted` of the healthy GPUs are linked, so that counting them is enough."""
     return wanted < 2 or shapes.all_linked(shape, healthy, wanted)
+
+
+def withhold(c_array.array rows, code_t[::1] out, code_t code, row_t but=-1):
+    """Reject with `code` the rows that no rule rejected, except for the row `but`. How many."""
+    cdef const row_t* row_at = rows_of(rows)
+    cdef Py_ssize_t i, n = len(rows), count = 0
+    if out.shape[0] != n:
+        raise ValueError("rows and codes differ in length")
+    with nogil:
+        for i in range(n):
+            if out[i] == 0 and row_at[i] != but:
+                out[i] = code
+                count += 1
+    return count
 
 
 def passed(const row_t[::1] rows, const code_t[::1] codes):

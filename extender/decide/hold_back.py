@@ -80,9 +80,8 @@ class HoldBack:
         if self._claims.seats and (seat := self._claims.seats.of(request.seat or request.uid)) is not None:
             return self._only_its_seat(decision, preemptor.pod, seat)
         if self._cluster.settings.queue.enabled and is_queued(preemptor.pod):
-            for i in range(len(decision.judged.codes)):
-                # Whatever the rules state: no pod is evicted for a part of a gang.
-                decision.judged.codes[i] = reasons.QUEUED.code
+            # Whatever the rules state: no pod is evicted for a part of a gang.
+            decision.judged.codes[:] = array("B", [reasons.QUEUED.code]) * len(decision.judged.codes)
             return HeldBack(frozenset(), left=False, soon=False)
         if self._claims.advance:
             self._for_dates(decision, now)
@@ -140,13 +139,11 @@ class HoldBack:
         pod of the same gang that had these GPUs before states them no more."""
         row, judged = self._cluster.row(seat.node), decision.judged
         stated = not seat.gpus or (stated_mask(pod, PLAN) == seat.gpus and pod.nominated_node in ("", seat.node))
-        evicts_on = None if stated else ""
-        for i, other in enumerate(judged.rows):
-            if not stated:
-                judged.codes[i] = reasons.MOVING.code
-            elif other != row and not judged.codes[i]:
-                judged.codes[i], evicts_on = reasons.SEATED.code, seat.node
-        return HeldBack(frozenset(), left=False, soon=stated, evicts_on=evicts_on)
+        if not stated:
+            judged.codes[:] = array("B", [reasons.MOVING.code]) * len(judged.codes)
+            return HeldBack(frozenset(), left=False, soon=False, evicts_on="")
+        elsewhere = fit.withhold(judged.rows, judged.codes, reasons.SEATED.code, row)
+        return HeldBack(frozenset(), left=False, soon=True, evicts_on=seat.node if elsewhere else None)
 
     def _seated(self, decision: Decision, now: float) -> frozenset[int]:
         """Of the rows on which the pod fits, those where a pod of a lower priority would lose its seat."""
@@ -198,9 +195,7 @@ class HoldBack:
         row = self._cluster.row(own.node) if own.own else -1
         if row < 0 or row not in judged.rows:  # kube-scheduler itself rejects that node
             return False
-        for i, other in enumerate(judged.rows):
-            if other != row:
-                judged.codes[i] = judged.codes[i] or reasons.HANDOVER.code
+        fit.withhold(judged.rows, judged.codes, reasons.HANDOVER.code, row)
         return own.emptied is not None
 
     def _after_start(self, decision: Decision, now: float) -> bool:
@@ -215,8 +210,7 @@ class HoldBack:
         waiting = self._cluster.placements.waiting.values()
         if now < self.freshness.yields_until and any(priority > request.priority for priority in waiting):
             # The GPUs that victims left may be its: its nomination is lost when a call of the scheduler failed.
-            for i, code in enumerate(judged.codes):
-                judged.codes[i] = code or reasons.GPUS_PROMISED.code
+            fit.withhold(judged.rows, judged.codes, reasons.GPUS_PROMISED.code)
             return True
         if now >= self.freshness.settled_at or not request.by_position:
             return False
@@ -264,9 +258,7 @@ class HoldBack:
 def promise_no_links(decision: Decision) -> None:
     """Reject all nodes for a pod that requires links or NICs: which GPUs were taken meanwhile is not known."""
     if decision.request.by_position:
-        codes = decision.judged.codes
-        for i, code in enumerate(codes):
-            codes[i] = code or reasons.STALE.code
+        fit.withhold(decision.judged.rows, decision.judged.codes, reasons.STALE.code)
 
 
 def put_last(total: array[float], rows: array[int], reserved: frozenset[int]) -> None:

@@ -281,6 +281,14 @@ def test_passed_and_rejected(columns: list[tuple[int, int]], marks: set[int]) ->
     assert (found.tolist(), why.tolist()) == plain.rejected(rows, codes, chosen)
 
 
+@given(pairs, st.sampled_from([7, 9]), st.integers(-1, 5))
+def test_withhold(columns: list[tuple[int, int]], code: int, but: int) -> None:
+    rows, codes = [row for row, _ in columns], [code for _, code in columns]
+    out = array("B", codes)
+    assert fit.withhold(ints(rows), out, code, but) == plain.withhold(rows, codes, code, but)
+    assert out.tolist() == codes
+
+
 @pytest.mark.parametrize(("rows", "codes", "chosen"), [(1, 2, 256), (2, 1, 256), (1, 1, 255), (1, 1, 257)])
 def test_passed_and_rejected_want_equal_lengths(rows: int, codes: int, chosen: int) -> None:
     same_error(
@@ -288,6 +296,9 @@ def test_passed_and_rejected_want_equal_lengths(rows: int, codes: int, chosen: i
         lambda: plain.rejected([0] * rows, [0] * codes, [0] * chosen),
     )
     same_error(lambda: fit.passed(ints([0] * rows), bytearray(codes)), lambda: plain.passed([0] * rows, [0] * codes))
+    same_error(
+        lambda: fit.withhold(ints([0] * rows), bytearray(codes), 7), lambda: plain.withhold([0] * rows, [0] * codes, 7)
+    )
 
 
 @pytest.mark.parametrize("links", ["preferred", "ignore"])

@@ -283,6 +283,15 @@ def uniform(shapes: LinkShapes, shape: int, healthy: int, wanted: int) -> bool:
     return bool(sets) and all(shapes.linked(shape, chosen) for chosen in sets)
 
 
+def withhold(rows: list[int], out: list[int], code: int, but: int = -1) -> int:
+    if len(rows) != len(out):
+        raise ValueError("rows and codes differ in length")
+    found = [i for i, row in enumerate(rows) if out[i] == 0 and row != but]
+    for i in found:
+        out[i] = code
+    return len(found)
+
+
 def passed(rows: list[int], codes: list[int]) -> list[int]:
     if len(rows) != len(codes):
         raise ValueError("rows and codes differ in length")
