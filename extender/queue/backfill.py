@@ -190,7 +190,12 @@ class _Schedule:
             yield from self._start(gang)
             if self.decision.head is not None:
                 break
-        others = yield from behind([gang for gang, _ in gangs], self.situation.now)
+        left: list[WaitingGang] = []
+        for gang, pause in gangs:
+            if pause:
+                yield None
+            left.append(gang)
+        others = yield from behind(left, self.situation.now)
         tally = Tally(RUN)
         for gang in others:
             if tally.full(8 + len(gang.pods)):  # what a gang of one pod costs is eight times what one more pod does

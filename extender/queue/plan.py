@@ -224,9 +224,7 @@ class Planner:
         if self.order is not to_place:
             sorted_gangs = _as_tried(sorted_gangs, self.order)
         listed = yield from self._listed(sorted_gangs, decision, pause_of)
-        waiting = Counter(entry.gang.queue for entry in listed)
-        shares = fair_shares(use, queues.models.capacity, self._cluster.settings.queue.queues)  # with what has started
-        numbers = tuple([self._queue(name, queues, shares, waiting[name]) for name in self._names(queues, waiting)])
+        numbers = yield from self._numbers(queues, use, listed)
         before = list(self.report.waiting)
         self.report = QueueReport(wall, tuple(listed), numbers, head=decision.head)
         while before:
@@ -690,9 +688,14 @@ class Planner:
         starts_within = max(starts_within, latest - wall)
         return self._places.counted(requests, self.starts.own(gang), gone, taken, starts_within)
 
-    def _names(self, queues: QueueHoldings, waiting: Iterable[str]) -> list[str]:
-        """Of the queues that are reported. `waiting`: those in which gangs wait."""
-        return sorted({*self._cluster.settings.queue.queues, *queues.held, *queues.wanted, *waiting})
+    def _numbers(
+        self, queues: QueueHoldings, use: Mapping[str, Mapping[str, float]], listed: Iterable[Waiting]
+    ) -> Sliced[tuple[Mapping[str, object], ...]]:
+        """Of each queue by name, with what has started, as in the JSON form. `listed`: the gangs that wait."""
+        waiting = Counter([entry.gang.queue for entry in listed])
+        shares = fair_shares(use, queues.models.capacity, self._cluster.settings.queue.queues)
+        names = sorted({*self._cluster.settings.queue.queues, *queues.held, *queues.wanted, *waiting})
+        return tuple((yield from collected(self._queue(name, queues, shares, waiting[name]) for name in names)))
 
     def _queue(
         self, name: str, queues: QueueHoldings, shares: Mapping[str, float], waiting: int

@@ -532,7 +532,7 @@ def in_turn(
             if waited:
                 yield from by_queue[""]
                 continue
-            first = [(share(queue), of[0].created, of[0].ref, queue) for queue, of in by_queue.items()]
+            first = [(0.0, of[0].created, of[0].ref, queue) for queue, of in by_queue.items()]  # asked below
             heapify(first)
             while first:
                 known, created, ref, queue = heappop(first)

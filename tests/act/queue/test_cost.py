@@ -36,15 +36,17 @@ def slices(planner: Planner) -> list[int]:
     return found
 
 
-@pytest.mark.parametrize("gangs", [PODS, PODS // 50])
-def test_ten_thousand_pods_of_one_tenant(gangs: int) -> None:
+@pytest.mark.parametrize(("gangs", "queues"), [(PODS, 1), (PODS // 50, 1), (PODS, PODS)])
+def test_ten_thousand_pods_of_one_tenant(gangs: int, queues: int) -> None:
+    """In so many queues: a pod may name any."""
     world = World(SETTINGS)
     for i in range(NODES):
         world.node(f"n{i}", 8, links=pairs(8))
         world.pod(f"r{i}", 8, f"n{i}", start=world.wall - i)
     for i in range(PODS):
         notes = {"gpu-extender.io/gang": f"g{i % gangs}", "gpu-extender.io/gang-size": str(PODS // gangs)}
-        world.set("Pod", gated(f"p{i}", 1, annotations=notes if gangs < PODS else {}))
+        labels = {"gpu-extender.io/queue": f"q{i}"} if queues > 1 else {}
+        world.set("Pod", gated(f"p{i}", 1, annotations=notes if gangs < PODS else {}, labels=labels))
     placement = JointPlacement(world.cluster, world.verbs.policy)
     planner = Planner(world.cluster, world.verbs.claims, placement, lambda: world.now, lambda: world.wall)
     calls = slices(planner)
