@@ -51,6 +51,10 @@ class ClusterSource(Controller):
     staleness = math.inf
     """Seconds without the API server's word from which what we know is too old to act by."""
 
+    def missing(self) -> list[str]:
+        """The lists that are not complete yet, in words."""
+        return []
+
     def ready_at(self) -> float | None:
         """When everything was known for the first time, by the server's clock. None: no kube-scheduler counts too."""
         return None
