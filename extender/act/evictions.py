@@ -470,21 +470,23 @@ class OwnEvictions(Controller):
             if plan.own and plan.wait and self._verbs.releases.untouched(plan):
                 self._not_allowed(evictor, plan, why)
 
+    def _goes_on(self, plan: Reservation) -> bool:
+        """Whether the plan stands still: what was asked of the API server before may have waited long for it."""
+        return self._stands(plan) and not self._is_closed(plan)
+
     async def _carry_out(self, evictor: Evictor, plan: Reservation) -> None:
         """Evict what is still to be evicted, once it has saved its work. Once one victim is evicted, the others follow
         as soon as they may."""
         may_evict = self._may_evict(evictor)
         begun = not self._verbs.releases.untouched(plan)
-        if not self._stands(plan) or self._is_closed(plan):  # others may have waited long for the API server
+        if not self._goes_on(plan):
             return
         if plan.wait and not await self._may_go(evictor, plan, begun=begun):
             return
         if not self._makes_room(evictor, plan):
             return
         for pod in self._needed(plan):
-            if (
-                not self._stands(plan) or self._is_closed(plan) or not may_evict()
-            ):  # the requests before may have waited long
+            if not self._goes_on(plan) or not may_evict():
                 return
             answer = await evictor.pods.evict(pod)
             if answer.outcome in ("evicted", "gone"):

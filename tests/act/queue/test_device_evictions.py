@@ -206,16 +206,22 @@ async def test_where_devices_cannot_be_kept_no_pod_is_evicted(status: int) -> No
         assert not it.one.seats
 
 
-async def test_the_next_holder_of_the_lease_lifts_fences_that_no_seat_needs() -> None:
-    """The pod was deleted while its victims ended. The rules of others stay."""
-
-    objects = Objects()
+async def fenced(objects: Objects) -> DraWorld:
+    """A server that has evicted pods for a pod of the queue, and has ended; its rules keep all 8 devices."""
     first = world(EVICTING)
     async with devices(first, objects) as it:
         Full(it)
         it.one.create(it.pod("p", 2))
         await it.turn(3)
         assert len(it.fenced()) == 8
+    return first
+
+
+async def test_the_next_holder_of_the_lease_lifts_fences_that_no_seat_needs() -> None:
+    """The pod was deleted while its victims ended. The rules of others stay."""
+
+    objects = Objects()
+    first = await fenced(objects)
     selected, taint = {"pool": "n1", "device": "gpu-7"}, {"key": FENCE, "effect": "NoSchedule"}
     spec = {"deviceSelector": selected, "taint": taint}
     objects.put(f"{RULES}/theirs", {"metadata": {"name": "theirs"}, "spec": spec})
@@ -232,12 +238,7 @@ async def test_the_next_holder_of_the_lease_lifts_fences_that_no_seat_needs() ->
 async def test_no_fence_stays_once_the_queue_allocates_nothing_any_more(queue: bool) -> None:
     """After a restart with other settings: kube-scheduler would allocate none of these devices."""
     objects = Objects()
-    first = world(EVICTING)
-    async with devices(first, objects) as it:
-        Full(it)
-        it.one.create(it.pod("p", 2))
-        await it.turn(3)
-        assert len(it.fenced()) == 8
+    first = await fenced(objects)
     second = world(settings(evictions=True) if queue else Settings())
     second.now, second.wall = first.now + 30, first.wall + 30
     async with devices(second, objects) as it, connected(objects) as api:
