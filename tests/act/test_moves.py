@@ -242,12 +242,18 @@ def test_what_is_refused_is_asked_again() -> None:
     assert places_of(scene)
 
 
-def test_a_clock_that_steps_back_lets_no_pod_save_for_longer() -> None:
+def saving() -> Scene:
+    """Pods that take 600 s to save have been asked to do so for a move."""
     scene = scene_of(web(2, 2, saves=600))
     booked(scene)
     while not scene.asked:
         asyncio.run(scene.turn())
         scene.tick()
+    return scene
+
+
+def test_a_clock_that_steps_back_lets_no_pod_save_for_longer() -> None:
+    scene = saving()
     scene.world.wall -= 20.0
     asyncio.run(scene.turn())
     (need,) = scene.acts()._needs.values()
@@ -256,11 +262,7 @@ def test_a_clock_that_steps_back_lets_no_pod_save_for_longer() -> None:
 
 def test_no_pod_moves_to_a_node_that_is_tainted_while_it_saves() -> None:
     """Its new pod would not start there. One that has left gets no such node as its other place either."""
-    scene = scene_of(web(2, 2, saves=600))
-    booked(scene)
-    while not scene.asked:
-        asyncio.run(scene.turn())
-        scene.tick()
+    scene = saving()
     scene.nodes["n9"] = 2
     scene.world.node("n9", 2)
     (left,) = [pod for pod in scene.world.cluster.pods.values() if pod.uid in scene.asked]
