@@ -358,4 +358,6 @@ def test_only_memory_of_this_process_that_is_nearly_all_there_is_gathered(tmp_pa
         )
     )
     assert list(forks._dense(smaps)) == [(0x7F0000000000, 0x7F0000800000), (0x7F0001000000, 0x7F0001800000)]
+    pages = [begin + page * forks.HUGE_PAGE for begin in (0x7F0000000000, 0x7F0001000000) for page in range(4)]
+    assert list(forks.use_huge_pages(smaps)) == pages  # the last ones too
     assert list(forks.use_huge_pages(tmp_path / "not Linux")) == []

@@ -100,6 +100,7 @@ def test_what_with_bound_shows_is_what_the_bindings_leave() -> None:
                 bound = columns(cluster, name)
                 assert {pod.uid for pod in coming} <= {pod.uid for pod in cluster.pods_on(name)}
             assert (columns(cluster, name), dict(cluster.pods)) == before
+            assert not any(pod.uid in cluster.placements.settling for pod in coming), seed
             cluster.apply([Event("Pod", "set", pod) for pod in placed], made.now)
             assert columns(cluster, name) == bound, seed
 
