@@ -40,7 +40,7 @@ test: setup ## everything: lint, types, all tests, the core on a checked build, 
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target lint types $(if $(ARGS),,collected checked) # mypy keeps one processor busy
 	@$(BIN)/python -m tests.e2e.build > /dev/null || true # the workers of pytest show no progress
 	@$(BIN)/python -c 'from tests.e2e.gang_controllers import build; build()' 2> /dev/null || true # beside six workers it took over ten minutes
-	@$(BIN)/python -c 'from tests.e2e import commits; commits.tree(commits.RELEASES["0.2.0"])' > /dev/null 2>&1 || true # what cannot be built is told by its tests
+	@$(BIN)/python -c 'from tests.e2e import commits; commits.tree(commits.RELEASES["0.2.0"])' > /dev/null 2>&1 || true # what cannot be built its tests report
 	@$(BIN)/python -m pytest -n $(ALL_WORKERS) --dist worksteal --tb=short $(ARGS) $(OR)
 
 check: lint types ## as test, without the real control plane and the checked build

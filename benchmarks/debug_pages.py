@@ -189,8 +189,8 @@ def _memory(pid: int | str, field: str) -> int:
 def _own_of_forks(pid: int) -> int:
     """MiB that the forks of a process have of their own, together."""
     total = 0
-    with suppress(OSError, ValueError, IndexError):
-        for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+    for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+        with suppress(OSError, ValueError, IndexError):  # it has ended
             total += _memory(child, "Private_Dirty:") + _own_of_forks(int(child))
     return total
 

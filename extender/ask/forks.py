@@ -41,11 +41,11 @@ from typing import Any, Final, NoReturn, TypeVar
 from extender.errors import Busy, ExtenderError, NotAnswered
 
 REST: Final = 1249.0
-"""A fork takes a 1,250th of the time at most: so few calls queue behind one, or come after it, that the 99th percentile
-of filter stays within 1.1 x (benchmarks.debug_pages)."""
+"""Forks of up to 4 ms take a 1,250th of the time at most, longer ones more (MOST_REST): so few calls queue behind one,
+or come after it, that the 99th percentile of filter stays within 1.1 x (benchmarks.debug_pages)."""
 SAVED_REST: Final = 20.0
 """Seconds of rest that count in advance: who goes from page to page does not wait, and a burst of questions stops the
-server for 1/1,250 of this."""
+server for as long as the forks of so many rests take."""
 MOST_REST: Final = 5.0
 """Seconds: the age of the oldest answer."""
 MOST_ANSWERS: Final = 4

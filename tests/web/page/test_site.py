@@ -466,7 +466,7 @@ def test_why_one_node_is_before_another() -> None:
 
 @pytest.mark.parametrize("graph", [pairs(8), [[18 if a != b else 0 for b in range(8)] for a in range(8)]])
 def test_of_gpus_that_are_not_known_it_is_not_stated_what_they_leave(graph: list[list[int]]) -> None:
-    """Nobody states which three GPUs of n1 are held."""
+    """It is not known which three GPUs of n1 are held."""
     world = World()
     for name in ("n1", "n2"):
         world.node(name, 8, links=graph)
